@@ -43,8 +43,9 @@ const away = async (stage: Stage, client: Client, create = CREATE) => {
 type Away = Awaited<ReturnType<typeof away>>
 
 /** Each missed event was acknowledged, and queued once by the healing. */
-const expectHealed = async (stage: Stage, { id }: Away): Promise<void> => {
-  await until('it is healed', () => isHealed(stage), 120_000, 200)
+const expectHealed = async (stage: Stage, { id, count }: Away): Promise<void> => {
+  // A hundred events are queued at a time, with a rest after each.
+  await until('it is healed', () => isHealed(stage), 120_000 + 20 * count, 200)
   await untilSettled(stage, 120_000)
   const missing = await stage.sql.number(
     `SELECT COUNT(*) FROM events e JOIN webhooks w ON w.id = ? AND w.created_at <= e.created_at
