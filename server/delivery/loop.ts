@@ -18,6 +18,7 @@ import { Lapses } from './pull/lapses.ts'
 import { type Claim, freeLeases, type Job, nextDue, presentJobOf, type Settlement } from './queue.ts'
 import { BELIEVED_MS } from './recheck.ts'
 import { OUTAGE_MS } from './recorder.ts'
+import { Allowance } from './rehearsal/allowance.ts'
 import { startSweeper } from './sweeper.ts'
 
 /** How late this process finds deliveries that another has queued. Its own deliveries wake it at once. */
@@ -71,6 +72,7 @@ export class DeliveryLoop {
 
   /** The places for pings. */
   readonly pings: Pings
+  readonly rehearsals = new Allowance()
   /**
    * For one transaction: reserves places, and sends the queued deliveries after the commit without a claim, by the same
    * rules.

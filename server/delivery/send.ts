@@ -39,7 +39,7 @@ export type Sender = {
     url: string
     headers: Record<string, string>
     /** In parts, it needs a `content-length` among the headers. */
-    body: string | AsyncIterable<Uint8Array>
+    body: string | Uint8Array | AsyncIterable<Uint8Array>
     method?: 'POST' | 'PUT'
     mayBegin?: () => boolean
     /** Hangs up. */
@@ -116,7 +116,8 @@ export const createSender = ({
           return attempt.fail('invalid_url', 'The URL must begin with https:// or http://')
         }
         const path = target.pathname + target.search
-        const content = typeof body === 'string' ? body : Readable.from(body)
+        const isWhole = typeof body === 'string' || body instanceof Uint8Array
+        const content = isWhole ? body : Readable.from(body)
         agent.dispatch({ origin: target.origin, path, method, headers, body: content }, attempt)
       }),
     close: () => agent.close(),

@@ -7,7 +7,7 @@ import {
   type Stored,
   upsertWebhook,
 } from '../../delivery/registration.ts'
-import { type RehearsalAnswer, rehearse } from '../../delivery/rehearsal.ts'
+import { type RehearsalAnswer, rehearse } from '../../delivery/rehearsal/rehearse.ts'
 import type { Change } from '../../domain/change.ts'
 import { sendExample } from '../../domain/examples.ts'
 import { type Recovery, recoverDeliveries } from '../../domain/recovery.ts'
