@@ -42,12 +42,13 @@ export type Ping = Delivered & { eventType: 'ping'; payload: Record<string, unkn
 /** The event types that may reach a handler. */
 export const handledTypes = Object.keys(payloadShapes).filter(type => type !== 'ping') as HandledType[]
 
+const TEXTS = ['webhookId', 'eventId', 'eventType', 'eventTime'] as const
+
 /** The event in a delivery's body, or a sentence that says why there is none. */
 export const readEvent = (body: Record<string, unknown>, id: string | undefined): TidingsEvent | Ping | string => {
   const { webhookId, eventId, eventType, eventTime, payload } = body
-  for (const [name, value] of Object.entries({ webhookId, eventId, eventType, eventTime })) {
-    if (typeof value !== 'string') return `The body’s ${name} is not as it should be: a text.`
-  }
+  for (const name of TEXTS)
+    if (typeof body[name] !== 'string') return `The body’s ${name} is not as it should be: a text.`
   if (!isObject(payload)) return 'The body’s payload is not as it should be: an object.'
   const delivered = { id: id ?? eventId, webhookId, eventId, eventTime } as Delivered
   const type = eventType as string

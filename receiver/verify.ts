@@ -96,22 +96,28 @@ export const verifier =
       ...(Array.isArray(webhookId) && { webhookIds: webhookId }),
     })
     const verified = claims as DeliveryToken['claims']
-    const details = {
+    const details = (): FaultDetails => ({
       ...(kid !== undefined && { kid: cut(kid) }),
       ...(isSigned && typeof verified.jti === 'string' && { eventId: cut(verified.jti) }),
-    }
-    if (failed) throw faultOf(explained(failed), details)
+    })
+    if (failed) throw faultOf(explained(failed), details())
     if (typeof audience === 'function' && !(await asked('audience', () => audience(verified.aud), details))) {
-      throw faultOf({ name: 'audience', expected: 'an audience of this receiver', found: show(verified.aud) }, details)
+      throw faultOf(
+        { name: 'audience', expected: 'an audience of this receiver', found: show(verified.aud) },
+        details(),
+      )
     }
     const sub = typeof verified.sub === 'string' && verified.sub !== '' ? verified.sub : undefined
     const event = readEvent(content() as Record<string, unknown>, sub)
-    if (typeof event === 'string') throw new Fault('body', event, { details })
+    if (typeof event === 'string') throw new Fault('body', event, { details: details() })
     if (
       typeof webhookId === 'function' &&
       !(await asked('webhookId', () => webhookId(event.webhookId, event), details))
     ) {
-      throw faultOf({ name: 'webhook', expected: 'a webhook of this receiver', found: show(event.webhookId) }, details)
+      throw faultOf(
+        { name: 'webhook', expected: 'a webhook of this receiver', found: show(event.webhookId) },
+        details(),
+      )
     }
     return { event, token: { kid: kid!, claims: verified } }
   }
@@ -157,11 +163,15 @@ const attempted = <T>(name: string, ask: () => T): T => {
   }
 }
 
-const asked = async (name: string, ask: () => boolean | Promise<boolean>, details: FaultDetails): Promise<boolean> => {
+const asked = async (
+  name: string,
+  ask: () => boolean | Promise<boolean>,
+  details: () => FaultDetails,
+): Promise<boolean> => {
   try {
     return (await ask()) === true
   } catch (error) {
-    throw optionFailed(name, error, details)
+    throw optionFailed(name, error, details())
   }
 }
 

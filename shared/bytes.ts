@@ -1,5 +1,5 @@
 // Bytes and base64url without Node's Buffer, because this file is part of the receiver kit.
-import { nodeCrypto } from './node-crypto.ts'
+import { nodeBuffer, nodeCrypto } from './node-crypto.ts'
 
 const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 const ENCODER = new TextEncoder()
@@ -48,6 +48,10 @@ const UNUSED_BITS = [0, NONE, 0b1111, 0b11]
 
 /** The bytes of canonical base64url (RFC 4648 section 5): no padding, and unused bits are zero. Undefined otherwise. */
 export const fromCanonicalBase64url = (text: string): Uint8Array<ArrayBuffer> | undefined => {
+  if (nodeBuffer) {
+    const bytes = nodeBuffer.from(text, 'base64url')
+    return bytes.toString('base64url') === text ? bytes : undefined
+  }
   const unused = UNUSED_BITS[text.length % 4]!
   const bytes = fromBase64url(text)
   if (unused === NONE || bytes.length !== (text.length * 3) >> 2) return undefined
@@ -57,5 +61,6 @@ export const fromCanonicalBase64url = (text: string): Uint8Array<ArrayBuffer> | 
 /** The SHA-256 in base64url, as in the claim `body_sha256` of a delivery token. */
 export const sha256 = (bytes: Uint8Array<ArrayBuffer>): string | Promise<string> =>
   nodeCrypto
-    ? nodeCrypto.createHash('sha256').update(bytes).digest('base64url')
+    ? (nodeCrypto.hash?.('sha256', bytes, 'base64url') ??
+      nodeCrypto.createHash('sha256').update(bytes).digest('base64url'))
     : crypto.subtle.digest('SHA-256', bytes).then(digest => toBase64url(new Uint8Array(digest)))

@@ -21,7 +21,7 @@ export const readToken = (token: string): { header: Content; claims: Content; fa
   const misfit = misfitOf(token, parts)
   if (misfit !== undefined) return { header: undefined, claims: undefined, fault: completed(misfit) }
 
-  const [header, claims] = [readPart('header', parts[0]!), readPart('claims', parts[1]!)]
+  const [header, claims] = [readHeader(parts[0]!), readPart('claims', parts[1]!)]
   const fault = header.fault ?? claims.fault ?? faultOfSignature(parts[2]!) ?? faultOfHeader(header.content)
   return { header: header.content, claims: claims.content, fault: fault && completed(fault) }
 }
@@ -53,7 +53,17 @@ const misfitOf = (token: string, parts: string[]): Fault | undefined => {
   return undefined
 }
 
-const readPart = (name: string, part: string): { content?: Record<string, unknown>; fault?: Fault } => {
+type Part = { content?: Record<string, unknown>; fault?: Fault }
+
+/** The header that was read last: all tokens by one key have the same. */
+let lastHeader: { part: string; read: Part } | undefined
+
+const readHeader = (part: string): Part => {
+  if (lastHeader?.part !== part) lastHeader = { part, read: readPart('header', part) }
+  return lastHeader.read
+}
+
+const readPart = (name: string, part: string): Part => {
   const bytes = fromCanonicalBase64url(part)
   if (bytes === undefined) return { fault: { found: `${name}: no base64url, ${show(part)}` } }
   let text: string

@@ -4,16 +4,20 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { verifyDelivery } from '../../receiver/index.ts'
+import { createReceiver, verifyDelivery } from '../../receiver/index.ts'
+import { Mint } from '../../server/delivery/rehearsal/mint.ts'
 import { keyOfSecret, standardSignature } from '../../shared/standard-webhooks.ts'
-import { audience, body, good, issuer, keys, now } from '../receiver/tokens.ts'
+import { audience, body, good, iat, issuer, jti, keys, kid, mint, now, webhookId } from '../receiver/tokens.ts'
 
 // What the verification of a delivery costs in CPU, by the receiver kit, by hand with no checks, and by the library of
-// Standard Webhooks (HMAC), in one process and in turns. The kit costs at most LIMIT times what is done by hand.
+// Standard Webhooks (HMAC), in one process and in turns. The kit costs at most LIMIT times what is done by hand, and so
+// does its whole receiver, which claims each delivery and records it.
 
 const LIMIT = 1.5
-const ROUNDS = 15
-const CALLS = 2_000
+const ROUNDS = 40
+const WARM_ROUNDS = 2
+/** Short turns, so that what else the machine does falls on all alike. */
+const CALLS = 500
 
 const request = { authorization: `Bearer ${good}`, body: Buffer.from(body) }
 const options = { issuer, audience, keys, now: () => now.getTime() }
@@ -30,8 +34,22 @@ const byHand = (): unknown => {
 }
 const byHandWithDigest = (): unknown => [byHand(), createHash('sha256').update(request.body).digest('base64url')]
 
+/** A delivery of its own for each call of the receiver, which handles each once. */
+const deliveries = Array.from({ length: (WARM_ROUNDS + ROUNDS) * CALLS }, (_, nth) => {
+  const own = `${jti.slice(0, -8)}${String(nth).padStart(8, '0')}`
+  const told = body.replace(jti, own)
+  const { good } = new Mint({ issuer, audience, kid, key: mint.key, webhookId, jti: own, sub: own, iat, body: told })
+  return { authorization: Buffer.from(`Bearer ${good}`).toString(), body: Buffer.from(told) }
+})
+const receiver = createReceiver(options).otherwise(() => {})
+const received = async (): Promise<void> => {
+  const { status } = await receiver.receive(deliveries.pop()!)
+  if (status !== 200) throw new Error(`The receiver has answered ${status}.`)
+}
+
 const contenders: Record<string, () => unknown> = {
   'the kit': () => verifyDelivery(request, options),
+  'the whole receiver': received,
   'Ed25519 and parsing, by hand': byHand,
   'the same and SHA-256': byHandWithDigest,
 }
@@ -71,7 +89,7 @@ const median = (values: number[]): number => values.toSorted((a, b) => a - b)[va
 
 addStandardWebhooks()
 const costs = new Map(Object.keys(contenders).map(name => [name, [] as number[]]))
-for (let round = -2; round < ROUNDS; round++) {
+for (let round = -WARM_ROUNDS; round < ROUNDS; round++) {
   for (const [name, call] of Object.entries(contenders)) {
     const us = await cost(call)
     if (round >= 0) costs.get(name)!.push(us)
@@ -85,8 +103,9 @@ for (const [name, each] of costs) {
   const perSecond = String(Math.round(1e6 / median(each))).padStart(7)
   console.log(`${name.padEnd(30)} ${us} µs  ${perSecond}/s  × ${ratio.toFixed(2)}`)
 }
-const ratio = median(costs.get('the kit')!.map((us, round) => us / bare[round]!))
-if (ratio > LIMIT) {
-  console.error(`The kit costs ${ratio.toFixed(2)} times what is done by hand; at most ${LIMIT} is promised.`)
+for (const name of ['the kit', 'the whole receiver']) {
+  const ratio = median(costs.get(name)!.map((us, round) => us / bare[round]!))
+  if (ratio <= LIMIT) continue
+  console.error(`${name} costs ${ratio.toFixed(2)} times what is done by hand; at most ${LIMIT} is promised.`)
   process.exitCode = 1
 }

@@ -459,6 +459,39 @@ describe('a webhook that is learned', () => {
     assert.deepEqual(answers.map(({ status }) => status).toSorted(), [...Array(19).fill(200), 503])
   })
 
+  test('and is known is let in whatever becomes of the look-ups, which hold up others alone', async () => {
+    let hangs = false
+    const load = () => (hangs ? new Promise<string>(() => {}) : own)
+    const { receive } = start({ ...IMPATIENT, webhookId: learnedWebhook({ load, save: () => assert.fail() }) })
+    const statusOf = async (webhookId: string) => (await receive(await sender.request({ webhookId }), () => {})).status
+    assert.equal(await statusOf(own), 200)
+    hangs = true
+    const stranger = statusOf(randomUUID())
+    const answers = await Promise.all(Array.from({ length: 20 }, () => statusOf(own)))
+    assert.deepEqual(answers, Array(20).fill(200))
+    assert.equal(await stranger, 503)
+  })
+
+  test('and is known is looked up again after five minutes, and refused once the keeper has another', async t => {
+    let [kept, loads] = [own, 0]
+    const load = async () => {
+      loads += 1
+      return kept
+    }
+    const { receive } = start({ webhookId: learnedWebhook({ load, save: () => assert.fail() }) })
+    const statusOf = async () => (await receive(await sender.request({ webhookId: own }), () => {})).status
+    const present = performance.now.bind(performance)
+    let aheadMs = 0
+    t.mock.method(performance, 'now', () => present() + aheadMs)
+    assert.deepEqual([await statusOf(), await statusOf(), loads], [200, 200, 1])
+    kept = randomUUID()
+    aheadMs = 299_000
+    assert.deepEqual([await statusOf(), loads], [200, 1])
+    aheadMs = 301_000
+    assert.deepEqual([await statusOf(), loads], [200, 2])
+    assert.equal(await statusOf(), 401)
+  })
+
   test('is learned anew when it could not be saved', async () => {
     let fails = true
     const save = async () => {
