@@ -6,7 +6,7 @@ import { createServer } from 'node:http'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { setTimeout } from 'node:timers/promises'
-import { scenes } from '../../cli/rehearse/judge.ts'
+import { scenes, unseen } from '../../cli/rehearse/judge.ts'
 import { type Answer, createReceiver, type DeliveryRequest, expressReceiver } from '../../receiver/index.ts'
 import { repository, run } from '../scripts/checkout.ts'
 import { whenItListens } from '../support/listening.ts'
@@ -39,6 +39,13 @@ const rehearsed = async (url: string): Promise<{ code: number | null; stderr: st
 
 const problemsOf = ({ checks }: Told): string[] =>
   checks.filter(({ status }) => status === 'problem').map(({ scene }) => scene)
+const readable = (part: string): Record<string, unknown> => {
+  try {
+    return JSON.parse(Buffer.from(part, 'base64url').toString()) ?? {}
+  } catch {
+    return {}
+  }
+}
 /** The same but for `together`, in which chance decides what a receiver that takes replays does. */
 const certainProblemsOf = (told: Told): string[] => problemsOf(told).filter(scene => scene !== 'together')
 
@@ -92,6 +99,52 @@ test('a receiver that handles what comes at once more than once is found', async
   const { code, told } = await rehearsed(url)
   assert.deepEqual(problemsOf(told), ['together'])
   assert.equal(code, 6)
+})
+
+test('a receiver that takes one vector wrongly has it named', async () => {
+  const url = await serve(async (request, receive) => {
+    const answer = await receive(request)
+    const claims = request.authorization?.split('.')[1] ?? ''
+    const { body_sha256: digest } = claims.startsWith('eyJ') ? readable(claims) : {}
+    const isUpper =
+      typeof digest === 'string' && digest !== '' && digest === digest.toUpperCase() && /[A-Z]{9}/.test(digest)
+    return isUpper && !/^A+$/.test(digest) ? { ...answer, status: 200 } : answer
+  })
+  const { code, told } = await rehearsed(url)
+  assert.equal(code, 6)
+  assert.deepEqual(problemsOf(told), ['other_body'])
+  const { found } = told.checks.find(({ scene }) => scene === 'other_body')!
+  assert.match(found, /^let in: 1 of 15: a body_sha256 in capitals$/)
+})
+
+test('nothing more is sent of a scene whose webhook is disabled meanwhile', async () => {
+  let disable: (() => Promise<unknown>) | undefined
+  let requests = 0
+  const url = await serve(async (request, receive) => {
+    requests += 1
+    const disabling = disable
+    disable = undefined
+    await disabling?.()
+    return receive(request)
+  })
+  const { id } = JSON.parse((await tidings(['webhooks', 'create', url, '--output', 'json'], { home })).stdout)
+  requests = 0
+  disable = () => tidings(['webhooks', 'disable', id, '--yes'], { home })
+  const malformed = `mutation { rehearse(webhookId: "${id}", scene: malformed) { statusCode } }`
+  const { code, stderr } = await tidings(['graphql', malformed], { home })
+  assert.equal(code, 1)
+  assert.match(stderr, /CONFLICT/)
+  // Those that were under way beside the first.
+  assert.ok(requests < 30, `${requests} requests`)
+})
+
+test('what was not sent is told as such, and what a rehearsal cannot see is said', async () => {
+  const answer = { delivery: 0, eventType: 'x', vector: 'a token', isAdvisable: false, statusCode: 401 }
+  const silent = { failure: null, detail: null, challenge: null, durationMs: 9_000 }
+  const left = { ...answer, ...silent, statusCode: null, failure: 'not_sent', detail: 'It took 20 s' }
+  const { status, found } = scenes.malformed.judge([{ ...answer, ...silent }, left, left])
+  assert.deepEqual([status, found], ['note', '2 of 3 were not sent: It took 20 s'])
+  assert.match(unseen.join('\n'), /A claim that is missing/)
 })
 
 test('a receiver that keeps a delivery claimed whose sender has hung up is told of', async () => {

@@ -105,7 +105,7 @@ const SCENES: Record<string, RehearsalScene> = {
  */
 const NOT_SENT = new RegExp(
   [
-    /just expired|expired a second ago|a minute ahead|last second|a minute yet|in the future|16 KiB|of a length/,
+    /just expired|expired a second ago|a minute ahead|last second|for a minute yet|in the future|16 KiB|of a length/,
     /shares its kid/,
   ]
     .map(({ source }) => source)
