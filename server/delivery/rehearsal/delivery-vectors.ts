@@ -133,6 +133,12 @@ const ofBodies = [
   signed('a body that is a list', 'jti', ({ fields }) => json([fields])),
   signed('a body that is no JSON', 'jti', ({ body }) => `${body}}`),
   signed('a body with a name twice', 'ok', ({ body }) => `{"eventTime":"",${body.slice(1)}`),
+  signed('a body with characters written as escapes', 'ok', ({ body }) =>
+    `${body.slice(0, -1)},"x":"\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\ud83d\\ude00"}`.replace(
+      '"eventId":',
+      '"event\\u0049d":',
+    ),
+  ),
   signed('a body with NaN in it', 'jti', ({ body }) => `${body.slice(0, -1)},"x":NaN}`),
   signed('a body that begins with a byte order mark', 'jti', ({ body }) => `\uFEFF${body}`),
   signed('a body that is no UTF-8', 'jti', ({ body }) =>
