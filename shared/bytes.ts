@@ -46,16 +46,19 @@ export const fromBase64url = (text: string): Uint8Array<ArrayBuffer> => {
 /** The bits of the last character that belong to no byte, by the length's rest of a division by four. */
 const UNUSED_BITS = [0, NONE, 0b1111, 0b11]
 
-/** The bytes of canonical base64url (RFC 4648 section 5): no padding, and unused bits are zero. Undefined otherwise. */
-export const fromCanonicalBase64url = (text: string): Uint8Array<ArrayBuffer> | undefined => {
-  if (nodeBuffer) {
-    const bytes = nodeBuffer.from(text, 'base64url')
-    return bytes.toString('base64url') === text ? bytes : undefined
-  }
+/** What `fromCanonicalBase64url` does where there is no Buffer. */
+export const decodeByHand = (text: string): Uint8Array<ArrayBuffer> | undefined => {
   const unused = UNUSED_BITS[text.length % 4]!
   const bytes = fromBase64url(text)
   if (unused === NONE || bytes.length !== (text.length * 3) >> 2) return undefined
   return text === '' || (bitsAt(text, text.length - 1) & unused) === 0 ? bytes : undefined
+}
+
+/** The bytes of canonical base64url (RFC 4648 section 5): no padding, and unused bits are zero. Undefined otherwise. */
+export const fromCanonicalBase64url = (text: string): Uint8Array<ArrayBuffer> | undefined => {
+  if (!nodeBuffer) return decodeByHand(text)
+  const bytes = nodeBuffer.from(text, 'base64url')
+  return bytes.toString('base64url') === text ? bytes : undefined
 }
 
 /** The SHA-256 in base64url, as in the claim `body_sha256` of a delivery token. */
