@@ -391,8 +391,8 @@ export const scenes: Record<RehearsalScene, Scene> = {
 
 /** What no request from outside can show. */
 export const unseen: readonly string[] = [
-  'A claim that is missing shows only if two requests meet between your look and your record: in a handler that takes ' +
-    'no time they seldom do. Test it where you can hold one back.',
+  'A claim that is missing shows only if two requests meet between your look and your record: in a handler that ' +
+    'takes no time they seldom do. Test it where you can hold one back.',
   'How long you remember a jti (96 h), and what your receiver does while the keys are away or change: the vectors in ' +
     'docs/receivers/vectors.json have key sets.',
 ]
