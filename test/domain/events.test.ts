@@ -179,13 +179,13 @@ describeEachEngine('an event', engine => {
       both: await webhook(all, { organisationIds: [acme.organisationId, borealis.organisationId] }),
       acmeUnscoped: await webhook(acmeOnly),
       projectOnly: await webhook(all, { projectIds: [acme.projectId] }),
+      another: await webhook(all, { organisationIds: [(await addProject(fresh.database)).organisationId] }),
       nothing: await webhook(nothing),
     }
     const several = ['everything', 'both', 'acmeUnscoped']
     assert.deepEqual(await sentTo(expired([acme.organisationId, borealis.organisationId]), webhooks), several)
     assert.equal((await receivers()).length, several.length)
-    assert.deepEqual(await sentTo(expired('all'), webhooks), several)
-    assert.equal((await receivers()).length, several.length)
+    assert.deepEqual(await sentTo(expired('all'), webhooks), ['everything', 'both', 'acmeUnscoped', 'another'])
     assert.deepEqual(await sentTo(expired([borealis.organisationId]), webhooks), ['everything', 'both'])
     assert.deepEqual(await sentTo(expired([]), webhooks), [])
   })
@@ -220,9 +220,16 @@ describeEachEngine('an event', engine => {
       await make()
       for (const id of await knex('events').pluck('id')) if (!names.has(id)) names.set(id, name)
     }
-    const owed = [...names.keys()].map(eventId => ({ accessTokenId, seesAllOrganisations: false, eventId }))
-    const unseen = await outOfSight(knex, owed, sight => sight)
-    assert.deepEqual([...unseen].map(({ eventId }) => names.get(eventId)).toSorted(), ['borealis', 'moved', 'others'])
+    const { id: another } = await token([borealis.organisationId])
+    const unseenBy = async (id: string) => {
+      const owed = [accessTokenId, another].flatMap(accessTokenId =>
+        [...names.keys()].map(eventId => ({ accessTokenId, seesAllOrganisations: false, eventId })),
+      )
+      const unseen = [...(await outOfSight(knex, owed, sight => sight))].filter(one => one.accessTokenId === id)
+      return unseen.map(({ eventId }) => names.get(eventId)).toSorted()
+    }
+    assert.deepEqual(await unseenBy(accessTokenId), ['borealis', 'moved', 'others'])
+    assert.deepEqual(await unseenBy(another), ['acme', 'moved'])
   })
 
   it('is not sent to anybody when it is a ping', async () => {
