@@ -92,7 +92,7 @@ export const makeToken = async (
   )
   if (replaced && replaced.apiKey !== apiKey) {
     output.message(
-      `The one it held before, ${cellText(replaced.apiKey)}, is still valid. Revoke it with: ` +
+      `The one it had before, ${cellText(replaced.apiKey)}, is still valid. Revoke it with: ` +
         `tidings tokens revoke ${cellText(replaced.apiKey)}`,
     )
   }

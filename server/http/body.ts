@@ -30,8 +30,8 @@ export const isTooLarge = ({ headers }: IncomingMessage): boolean =>
 
 /** Holds the bodies of requests within the memory limits, and begins large ones in turns. */
 export class Bodies {
-  #held = 0
-  readonly #heldBy = new Map<string, number>()
+  #bytes = 0
+  readonly #bytesBy = new Map<string, number>()
   /** Large bodies that wait for their turn, by their access tokens. */
   readonly #large = new Turns<() => void>()
   #isLargeUnderWay = false
@@ -64,11 +64,11 @@ export class Bodies {
   }
 
   #take(tokenId: string, bytes: number): boolean {
-    const own = (this.#heldBy.get(tokenId) ?? 0) + bytes
-    if (own === 0) this.#heldBy.delete(tokenId)
-    else this.#heldBy.set(tokenId, own)
-    this.#held += bytes
-    return this.#held <= ROOM_BYTES && own <= ROOM_A_TOKEN_BYTES
+    const own = (this.#bytesBy.get(tokenId) ?? 0) + bytes
+    if (own === 0) this.#bytesBy.delete(tokenId)
+    else this.#bytesBy.set(tokenId, own)
+    this.#bytes += bytes
+    return this.#bytes <= ROOM_BYTES && own <= ROOM_A_TOKEN_BYTES
   }
 
   /** Resolves when it is this large body's turn. They are begun one at a time, of each access token in turn. */

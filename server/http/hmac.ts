@@ -29,7 +29,7 @@ export type Signed = {
   values: readonly string[]
   date: number
   bodyHash: string
-  /** The header that held `bodyHash`. */
+  /** The header that carried `bodyHash`. */
   hashHeader: string
 }
 

@@ -1,6 +1,6 @@
 /** Receives the costs of answering, and throws if they exceed the caller's budget. */
 export type Meter = {
-  /** Rows held in memory until the answer is complete. */
+  /** Rows kept in memory until the answer is complete. */
   load(rows: readonly Record<string, unknown>[]): void
   /** A pattern with this many instructions was compiled. */
   compile(instructions: number): void

@@ -1,9 +1,9 @@
-/** A query of a token that was never seen is expected to hold a reader for this long. */
+/** A query of a token that was never seen is expected to occupy a reader for this long. */
 const UNKNOWN_MS = 25
-/** What is expected to hold a reader for longer is heavy, or half heavy. */
+/** What is expected to occupy a reader for longer is heavy, or half heavy. */
 const LIGHT_MS = 120
 const HALF_HEAVY_MS = 30
-/** Of a query that took longer, this much is remembered: otherwise one would be held against its token for minutes. */
+/** Of a query that took longer, this much is remembered: otherwise one would count against its token for minutes. */
 const MOST_MS = 1_000
 /** What is remembered counts half after so long: of what to expect of a token, and of what it is known for. */
 const HALF_LIFE_MS = { lately: 3_000, known: 30_000 }
@@ -18,7 +18,7 @@ const NONE: Sums = { ms: 0, squares: 0 }
 const UNSEEN: Cost = { lately: NONE, known: NONE, at: Number.NEGATIVE_INFINITY }
 
 /**
- * How long the queries of each token have held readers lately: the mean of the durations, each weighted by itself. That
+ * How long the queries of each token have occupied readers lately: the mean of the durations, each weighted by itself. That
  * is the length of the query that others meet who come at any moment, so that a long one among many short ones counts.
  */
 export class Costs {
@@ -66,5 +66,5 @@ export class Costs {
   }
 }
 
-const mean = ({ ms, squares }: Sums, heldMs: number): number =>
-  (squares + UNKNOWN_MS ** 2 + heldMs ** 2) / (ms + UNKNOWN_MS + heldMs)
+const mean = ({ ms, squares }: Sums, occupiedMs: number): number =>
+  (squares + UNKNOWN_MS ** 2 + occupiedMs ** 2) / (ms + UNKNOWN_MS + occupiedMs)

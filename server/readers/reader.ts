@@ -24,7 +24,7 @@ type Session = { database: Database; budget: Budget; databaseMs: number; connect
 
 /** Later than the budget's own time limit, so that the budget reports the error. */
 const STATEMENT_MS = BUDGET.timeMs + 1_000
-/** A longer body goes to the server on the pipe, encoded in parts of this length, so that it is held once. */
+/** A longer body goes to the server on the pipe, encoded in parts of this length, so that it is in memory once. */
 const PART_CHARACTERS = 64 * 1024
 
 /** What each query costs besides. */

@@ -29,7 +29,7 @@ const HELD_MS = 2_000
 const PUT_BACK_MS = 100
 /** How often it is looked whether a query that runs has become heavy. */
 const LOOK_MS = 25
-/** A query that has held its reader for so long is heavy. One of a light token may be slow because the machine is. */
+/** A query that has occupied its reader for so long is heavy. One of a light token may be slow because the machine is. */
 const LONG_MS = { unknown: 250, known: 500 }
 /** Its first queries take longer: its code is not compiled yet. */
 const NEW_UNTIL = 4
@@ -93,7 +93,7 @@ class Job {
   spentBefore = 0
   /** Whether it waits to be told that it may match, and does nothing. */
   waitsToMatch = false
-  /** Ends its reader if that is held. */
+  /** Ends its reader if that lets nothing else in. */
   timer: NodeJS.Timeout | undefined
   lookTimer: NodeJS.Timeout | undefined
 
@@ -324,7 +324,7 @@ export class Readers {
     job.leave()
   }
 
-  /** What the reader that has just started, or what ran beside it, adds to a light query is not held against it. */
+  /** What the reader that has just started, or what ran beside it, adds to a light query does not count against it. */
   #note(reader: Reader, job: Job, tookMs: number): void {
     const isAdded = reader.begun <= NEW_UNTIL || this.#isMixed(reader)
     const isHeavy = job.isHeavy || this.#costs.isHeavy(job.tokenId)
@@ -473,9 +473,9 @@ export class Readers {
   }
 
   #isLong(reader: Reader, job: Job): boolean {
-    const heldMs = reader.costOf(job)
+    const occupiedMs = reader.costOf(job)
     const longMs = this.#costs.isKnown(job.tokenId) ? LONG_MS.known : LONG_MS.unknown
-    return heldMs > longMs && this.#costs.isHeavy(job.tokenId, heldMs)
+    return occupiedMs > longMs && this.#costs.isHeavy(job.tokenId, occupiedMs)
   }
 
   #mayMove(reader: Reader, job: Job): boolean {

@@ -6,7 +6,7 @@ import { type Webhook, webhookFields } from '../../resources/webhook.ts'
 export interface Wanted {
   /** The list's selector; undefined if nothing can match. */
   selector: Record<string, unknown> | undefined
-  /** The shown rows, which may have changed while the list is held. */
+  /** The shown rows, which may have changed while the list stands still. */
   refresh: string[]
   /** The delivery of the timeline. */
   timelineId: string | undefined

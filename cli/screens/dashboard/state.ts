@@ -44,7 +44,7 @@ export interface State {
   lastDay: LastDay
   /** The list, newest first; undefined until it is loaded. */
   deliveries: DeliveryAtAGlance[] | undefined
-  /** The number of newer deliveries since the list is held. */
+  /** The number of newer deliveries since the list stands still. */
   newer: number
   /** Whether there are more newer ones than counted. */
   newerAtLeast: boolean
@@ -71,7 +71,7 @@ export interface State {
   detailsOf: 'webhooks' | 'deliveries'
   /** Undefined: all webhooks. */
   webhookId: string | undefined
-  /** The selected delivery. While there is one the list is held; otherwise it follows the newest. */
+  /** The selected delivery. While there is one the list stands still; otherwise it follows the newest. */
   deliveryId: string | undefined
   statuses: DeliveryStatus[]
   eventType: string | undefined
