@@ -75,8 +75,12 @@ suite('the dashboard in a terminal', { skip: noTerminal, timeout: 120_000 }, () 
   test('webhooks are shown with their health, who needs attention first, and deliveries the newest first', async () => {
     const terminal = await open({ columns: 80, rows: 24 })
     const screen = await terminal.waitFor(/rejected \(400\)/)
-    assert.match(screen, /all +all 3 webhooks +4 +1 +0 +1\n/)
-    assert.match(screen, /active +\S+\/refusing +1 +1 +0 +0\n[^\n]+\/failing +1 +0 +0 +1\n[^\n]+\/well +2 +0 +0 +0\n/)
+    assert.match(screen, /WEBHOOK +DELIVERED +FAILED +PENDING +LAST DAY *\n/)
+    assert.match(screen, /all +all 3 webhooks +4 +1 +1 *\n/)
+    assert.match(
+      screen,
+      /active +\S+\/refusing +1 +1 +0[^\n]*\n[^\n]+\/failing +1 +0 +1[^\n]*\n[^\n]+\/well +2 +0 +0[^\n]*\n/,
+    )
     assert.match(screen, /again in \d+ s \(503\)/)
     assert.match(screen, /✓ {2}\d\d:\d\d:\d\d {2}delivered \(200, \d+ ms\)/)
     await submitReport()
