@@ -190,8 +190,8 @@ const isSubmit = <From extends Submitting>(one: Submit<From> | TidingsError | un
 
 /**
  * Locks what submissions are decided on, and answers each with what is to be written or with its refusal. With `waits`
- * it waits for other transactions; without, whatever they may have a part in is answered with undefined, refusals among
- * them.
+ * it waits for other transactions; without, whatever they may have a part in is answered with undefined, or refused for
+ * a row that they have locked: such a refusal decides nothing.
  *
  * @returns also the projects whose webhooks do not suit a group, whoever names them: a request that is refused must not
  *   cost the others of each group
@@ -231,7 +231,7 @@ const decide = async <From extends Submitting>(
     ),
   ])
   const facts = { tokens, projects, users, sights, found, reports, webhooks }
-  const decisions = group.map(one => decideOne(one, facts, now(), waits))
+  const decisions = group.map(one => decideOne(one, facts, now()))
   return { decisions, unsuited: without(projectIds, [...webhooks.keys()]) }
 }
 
@@ -251,7 +251,6 @@ const decideOne = <From extends Submitting>(
   from: From,
   { tokens, projects, users, sights, found, reports, webhooks: wanting }: Locked,
   time: number,
-  waits: boolean,
 ): Submit<From> | TidingsError | undefined => {
   const { projectId, quarter, submitterId } = from.submission
   const isReport = (row: ProjectReportRow) => row.project_id === projectId && row.quarter === quarter
@@ -272,9 +271,8 @@ const decideOne = <From extends Submitting>(
     })
     return { from, ...decided, webhooks }
   } catch (error) {
-    if (!(error instanceof TidingsError)) throw error
-    // Without a wait, perhaps for a row that another transaction has locked.
-    return waits ? error : undefined
+    if (error instanceof TidingsError) return error
+    throw error
   }
 }
 

@@ -313,6 +313,20 @@ describeEachEngine('the queue', engine => {
     assert.equal(await fixture.count('delivery_queue'), 0)
   })
 
+  it('cancels at its claim what the token of its webhook sees no more', async () => {
+    const { knex } = fixture.database
+    await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    await knex('access_tokens').update({ sees_all_organisations: 0 })
+    try {
+      assert.deepEqual(await claimAs('lease'), [])
+      assert.deepEqual(await knex('deliveries').pluck('status'), ['cancelled'])
+      assert.equal(await fixture.count('delivery_queue'), 0)
+    } finally {
+      await knex('access_tokens').update({ sees_all_organisations: 1 })
+    }
+  })
+
   it('forgets at its claim what has lost its event', async () => {
     await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()

@@ -266,6 +266,24 @@ for (const engine of engines.filter(name => !/^(sqlite|tidb)/.test(name))) {
       assert.equal(rollbacks, 0, 'no group waited for it')
     })
 
+    it('are not held up by one whose open report another transaction is changing', async () => {
+      const held = await addProject(two.stopped.database)
+      const now = Date.now()
+      const id = randomUUID()
+      const report = { id, project_id: held.projectId, quarter: '2150-1', due_date: '2150-04-30', status: 'open' }
+      await two.stopped.database.knex('project_reports').insert({ ...report, created_at: now, updated_at: now })
+      const { first, others, rollbacks } = await besideLocked(
+        trx =>
+          trx('project_reports')
+            .where({ id })
+            .update({ updated_at: now + 1 }),
+        [of(held, '2150-1'), ...quarters(CROWD, 2150).map(quarter => of(acme, quarter))],
+      )
+      assert.deepEqual(first, { code: 'done', whileHeld: false })
+      assert.ok(others.every(({ code, whileHeld }) => code === 'done' && whileHeld))
+      assert.equal(rollbacks, 0, 'no group waited for it')
+    })
+
     it('are not held up by one that another transaction is inserting', async () => {
       const now = Date.now()
       const row = { id: randomUUID(), project_id: acme.projectId, quarter: '2200-1', due_date: '2200-04-30' }

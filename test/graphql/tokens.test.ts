@@ -57,19 +57,21 @@ describeEachEngine('access tokens', engine => {
     assert.deepEqual(data, { viewer: { id, name: 'ci' }, organisations: [{ id: organisationId }] })
   })
 
-  it('are listed each with its own organisations', async () => {
-    const made = [await addProject(server.database), await addProject(server.database)]
-    const ids = []
-    for (const { organisationId } of made) {
-      ids.push((await create({ organisationIds: [organisationId] })).accessToken.id)
+  it('are listed each with its own organisations, alone and with others', async () => {
+    const made: { id: string; organisationId: string }[] = []
+    for (const { organisationId } of [await addProject(server.database), await addProject(server.database)]) {
+      const { accessToken } = await create({ organisationIds: [organisationId] })
+      made.push({ id: accessToken.id, organisationId })
     }
     const document = 'query($query: MangoQuery) { accessTokens(query: $query) { organisations { id } } }'
-    const query = { selector: { id: { $in: ids } }, sort: ['id'] }
-    const { data } = await server.graphql(document, { query })
-    assert.deepEqual(
-      data.accessTokens.map(({ organisations }: { organisations: object }) => organisations),
-      made.map(({ organisationId }) => [{ id: organisationId }]),
-    )
+    for (const asked of [made, ...made.map(one => [one])]) {
+      const query = { selector: { id: { $in: asked.map(({ id }) => id) } }, sort: ['id'] }
+      const { data } = await server.graphql(document, { query })
+      assert.deepEqual(
+        data.accessTokens.map(({ organisations }: { organisations: object }) => organisations),
+        asked.map(({ organisationId }) => [{ id: organisationId }]),
+      )
+    }
   })
 
   it('end at a time that is given for it, and an earlier end stays', async () => {
