@@ -29,7 +29,7 @@ const HELD_MS = 2_000
 const PUT_BACK_MS = 100
 /** How often it is looked whether a query that runs has become heavy. */
 const LOOK_MS = 25
-/** A query that has occupied its reader for so long is heavy. One of a light token may be slow because the machine is. */
+/** A query that has occupied its reader for so long is heavy; one of a light token may be slow as the machine is. */
 const LONG_MS = { unknown: 250, known: 500 }
 /** Its first queries take longer: its code is not compiled yet. */
 const NEW_UNTIL = 4

@@ -7,8 +7,8 @@ import type { State } from './state.ts'
 export const MOST_ROWS = 2_000
 
 /**
- * Applies the result of a poll. While the list stands still, its rows stay in place and only their state changes; newer ones
- * are counted.
+ * Applies the result of a poll. While the list stands still, its rows stay in place and only their state changes; newer
+ * ones are counted.
  */
 export const afterLook = (state: State, look: Look, nowMs: number): State => {
   const { newest, refreshed, timeline } = look
