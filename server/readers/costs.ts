@@ -19,7 +19,8 @@ const UNSEEN: Cost = { lately: NONE, known: NONE, at: Number.NEGATIVE_INFINITY }
 
 /**
  * How long the queries of each token have occupied readers lately: the mean of the durations, each weighted by itself.
- * That is the length of the query that others meet who come at any moment, so that a long one among many short ones counts.
+ * That is the length of the query that others meet who come at any moment, so that a long one among many short ones
+ * counts.
  */
 export class Costs {
   /** The least recently used first. */
