@@ -226,18 +226,11 @@ const openBase = async (config: Config, database: Database, log: Log, givenClock
   return { sealer, besideUntil, own, grouped, clock, keyring, close }
 }
 
+/** What everything that sends or queues deliveries works with. */
+type OfDeliveries = { database: Database; log: Log; metrics: Metrics; tools: AttemptTools }
+
 /** Starts the delivery loop, and what serves clients that pull. */
-const startDelivering = (
-  { concurrency, roles }: Config,
-  given: {
-    database: Database
-    log: Log
-    metrics: Metrics
-    tools: AttemptTools
-    live: Live
-    processId: string
-  },
-) => {
+const startDelivering = ({ concurrency, roles }: Config, given: OfDeliveries & { live: Live; processId: string }) => {
   const { database, log, metrics, tools, live, processId } = given
   const { clock } = tools
   const waits = new Waits({ database, clock, log })
@@ -262,14 +255,7 @@ const startDelivering = (
 /** Starts what falls due, and the healing of webhooks. */
 const startScheduled = (
   { reportDueDays, retentionDays, auditDays }: Config,
-  given: {
-    database: Database
-    log: Log
-    metrics: Metrics
-    tools: AttemptTools
-    loop: DeliveryLoop
-    pings: PullPings
-  },
+  given: OfDeliveries & { loop: DeliveryLoop; pings: PullPings },
 ) => {
   const { database, log, metrics, tools, loop, pings } = given
   const { clock } = tools

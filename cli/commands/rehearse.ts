@@ -1,4 +1,5 @@
 import { Command } from '@commander-js/extra-typings'
+import type { RehearsalAnswer } from '../../shared/rehearsal.ts'
 import { rehearsalScenes } from '../../shared/vocabulary.ts'
 import { Session } from '../connection/session.ts'
 import { describeFindings } from '../doctor/findings.ts'
@@ -7,7 +8,7 @@ import { dryRunOption, examples } from '../options.ts'
 import type { Colours } from '../output/output.ts'
 import { count } from '../output/time.ts'
 import { roomFor, wrap } from '../output/wrap.ts'
-import type { Grade, Kind, RehearsalAnswer } from '../rehearse/judge.ts'
+import type { Grade, Kind } from '../rehearse/judge.ts'
 import { resolveId } from '../resources/ids.ts'
 
 const REHEARSE = `mutation ($webhookId: UUID!, $scene: RehearsalScene!) {

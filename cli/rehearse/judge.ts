@@ -1,19 +1,5 @@
+import type { RehearsalAnswer } from '../../shared/rehearsal.ts'
 import type { RehearsalScene } from '../../shared/vocabulary.ts'
-
-/** The answer to one request of a rehearsal, as the server tells it. */
-export interface RehearsalAnswer {
-  /** Which of the scene's deliveries it was. */
-  delivery: number
-  eventType: string
-  /** The vector's name, if it was one. */
-  vector: string | null
-  isAdvisable: boolean
-  statusCode: number | null
-  failure: string | null
-  detail: string | null
-  challenge: string | null
-  durationMs: number
-}
 
 /** What a receiver must do with a scene. */
 export type Kind = 'accept' | 'refuse' | 'once'

@@ -69,12 +69,12 @@ export const runEach = async (
     running.add(run)
   }
   const isFree = () => !stopping.aborted && waiting.length > 0 && running.size < slots
-  let look = setTimeout(lookMs)
+  let look = setTimeout(lookMs, undefined, { ref: false })
   while (running.size > 0 || isFree()) {
     while (isFree() && running.size < cores) begin()
     const isLook = await Promise.race([...[...running].map(run => run.then(() => false)), look.then(() => true)])
     if (!isLook) continue
-    look = setTimeout(lookMs)
+    look = setTimeout(lookMs, undefined, { ref: false })
     if (busyShare() < BUSY && isFree()) begin()
   }
 }

@@ -1,5 +1,3 @@
-import type { Database } from './connect.ts'
-
 // On a full disk a database server refuses only what needs new space, so a process remembers a refusal: a small write
 // may succeed meanwhile. An embedded engine refuses each.
 
@@ -28,5 +26,5 @@ export const noteFull = (error: unknown): void => {
 }
 
 /** Whether a write of this process was refused a short while ago because the disk was full. */
-export const wasFull = ({ dialect }: Database): boolean =>
+export const wasFull = ({ dialect }: { dialect: { isEmbedded: boolean } }): boolean =>
   !dialect.isEmbedded && performance.now() - refusedAt < REMEMBERED_MS

@@ -175,13 +175,14 @@ export const createContext = (
   carried: Carried = {},
 ): Context => {
   const { claim, budget, address, gone = NEVER_GONE } = carried
+  const changing: Pick<Context, 'change' | 'look' | 'act'> = {
+    change: (work, beside, together) => changes.change(work, beside, together),
+    look: (work, beside) => changes.hold(work, beside),
+    act: (work, beside) => changes.act(work, beside),
+  }
   const query = createQueryContext(service, token, requestId, budget)
-  // Changes need the context that they belong to.
-  const context = Object.assign(query, { claim, entry: undefined, address, gone }) as unknown as Context
+  const context: Context = Object.assign(query, { claim, entry: undefined, address, gone, ...changing })
   const changes = new Changes(service, token, carried, context)
-  context.change = (work, beside, together) => changes.change(work, beside, together)
-  context.look = (work, beside) => changes.hold(work, beside)
-  context.act = (work, beside) => changes.act(work, beside)
   return context
 }
 

@@ -68,8 +68,8 @@ const resolveFields = (type: unknown, resource: Resource & Pick<Entity, 'lists'>
     if (field.kind === 'derived' && field.object) resolveFields(below, field.object)
   }
   for (const [name, { resource: listed, key }] of Object.entries(resource.lists ?? {})) {
-    // For whoever may read: no mutation answers it.
-    resolve(type, name, childrenOf(listed(), { column: key }))
+    // Whatever leads to it: today only queries do, which need the same permission.
+    resolve(type, name, needs('read', childrenOf(listed(), { column: key })))
   }
 }
 

@@ -71,7 +71,7 @@ export const createSchema = (
   resolveResources(schema)
   const query = schema.getQueryType()!
   const token = resolve(query, 'viewer', needs('read', viewer))
-  if (isObjectType(token)) resolve(token, 'organisations', tokenOrganisations)
+  if (isObjectType(token)) resolve(token, 'organisations', needs('read', tokenOrganisations))
   resolve(query, 'counts', needs('read', counts))
   resolve(query, 'explainDelivery', needs('read', explainDelivered))
   resolve(query, 'deliveryEvidence', needs('read', deliveryEvidence))

@@ -148,6 +148,17 @@ describe('the shares of tenants', () => {
     assert.deepEqual([of('crowd'), of('other')], [5, 5])
   })
 
+  it('go to new deliveries of a webhook first, whether they are claimed or wait here, then to recovered ones', () => {
+    const places = new Places({ clock, concurrency: 64 })
+    const claimables = [true, false].map(recovered => ({ webhookId: 'a', tenantId: 'tenant', recovered }))
+    assert.deepEqual([...places.quotas(claimables, 1)], [[claimables[1], 1]])
+    for (const recovered of [true, false]) places.add({ ...job('a', 'tenant'), recovered }, clock.now() + 30_000)
+    assert.deepEqual(
+      [places.next(), places.next()].map(place => place!.job.recovered),
+      [false, true],
+    )
+  })
+
   it('leave an endpoint that has timed out twice one place, until it answers', () => {
     const places = new Places({ clock, concurrency: 64 })
     const attempt = (settlement: Settlement): void => {

@@ -2,8 +2,12 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
+import { PullPings } from '../../server/delivery/pull/pings.ts'
+import { type Puller, takeDeliveries } from '../../server/delivery/pull/pull.ts'
 import { giveBackTaken } from '../../server/delivery/pull/take.ts'
 import { Waits } from '../../server/delivery/pull/waits.ts'
+import { createSender } from '../../server/delivery/send.ts'
 import type { Credentials } from '../../server/domain/access-tokens.ts'
 import { enqueue } from '../../server/domain/deliveries.ts'
 import { recordPing } from '../../server/domain/events.ts'
@@ -76,6 +80,32 @@ describeEachEngine('what clients take', engine => {
     const given = { webhookId: id, lease, deliveryIds: [deliveryId] }
     await database.transaction(trx => giveBackTaken(trx, given, clock.now()))
     assert.deepEqual(await dueTimes(), [clock.now()])
+  })
+
+  it('is nothing once its webhook is pushed, also for a client that was woken before', async () => {
+    const id = await fixture.webhook('https://tidings.example/pull/x', { transport: 'pull' })
+    const { database } = fixture
+    const waits = new Waits({ database, clock, log: createLog('silent') })
+    const loop = await fixture.startLoop({ waits })
+    await fixture.emit(1, { through: loop })
+    const token = tokenOf((await fixture.token()).id)
+    const look = (webhookId: string) => waits.look(webhookId)
+    const { keyring, sealer } = fixture
+    const sender = createSender({ guard: createNetworkGuard({ allow: [] }), maxConnectionsPerOrigin: 1 })
+    const puller: Puller = {
+      ...{ database, loop, token, address: '::1', gone: new AbortController().signal },
+      pull: { waits, pings: new PullPings({ database, clock, look }) },
+      tools: { clock, keyring, sealer, sender, issuerUrl: 'https://tidings.example', retryScheduleMs: [] },
+      async act(work) {
+        await database.knex('webhooks').where({ id }).update({ transport: 'push' })
+        return database.transaction(trx => work({ trx, token, now: clock.now }))
+      },
+    }
+    await assert.rejects(takeDeliveries(puller, { webhookId: id }), { code: 'CONFLICT' })
+    const [due] = await dueTimes()
+    assert.ok(due! < TAKEN_TIME, 'nobody has taken it')
+    waits.stop()
+    await sender.close()
   })
 
   it('tells a client that does not see a webhook nothing of its becoming active', async () => {

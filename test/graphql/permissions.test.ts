@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
+import { type GraphQLObjectType, isObjectType } from 'graphql'
 import { createSchema } from '../../server/graphql/schema.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import type { Permission } from '../../shared/vocabulary.ts'
@@ -60,6 +61,24 @@ it('the table of permissions names every query and mutation there is', () => {
   const schema = createSchema()
   assert.deepEqual(Object.keys(operations.query).sort(), Object.keys(schema.getQueryType()!.getFields()).sort())
   assert.deepEqual(Object.keys(operations.mutation).sort(), Object.keys(schema.getMutationType()!.getFields()).sort())
+})
+
+it('a list of a row is answered to no token that may not read, whatever has led to it', () => {
+  const schema = createSchema()
+  const roots = [schema.getQueryType(), schema.getMutationType()]
+  const types = Object.values(schema.getTypeMap()).filter(type => isObjectType(type) && !roots.includes(type))
+  const lists = types.flatMap(type =>
+    Object.values((type as GraphQLObjectType).getFields())
+      .filter(({ args }) => args.some(({ name }) => name === 'query'))
+      .map(field => ({ name: `${type.name}.${field.name}`, resolve: field.resolve! }))
+      // A mutation answers them with the delivery that it made.
+      .filter(({ name }) => name !== 'Delivery.attempts'),
+  )
+  assert.ok(lists.length > 4, `${lists.length} lists`)
+  const context = { token: { name: 'reporter', permissions: ['reports'] } }
+  for (const { name, resolve } of lists) {
+    assert.throws(() => resolve({ id }, {}, context, {} as never), { code: 'FORBIDDEN' }, name)
+  }
 })
 
 describeEachEngine('permissions', engine => {

@@ -89,6 +89,8 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number): Promis
   let jobs: Job[] = []
   const taking = act(async within => {
     const webhook = await lockActive(within, webhookId)
+    // It may have become another since the client was woken.
+    if (webhook.transport !== 'pull') throw notPulled(webhookId, webhook.status, webhook.transport)
     const now = within.now()
     leaseEnd = now + TAKEN_MS
     const taker = { id: token.id, name: token.name, ...(address !== undefined && { address }), epoch: webhook.epoch }

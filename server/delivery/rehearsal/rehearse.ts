@@ -1,7 +1,7 @@
-import { createHash, sign } from 'node:crypto'
+import { createHash } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
-import { TOKEN_LIFETIME_SECONDS } from '../../../shared/delivery-token.ts'
 import { TidingsError } from '../../../shared/errors.ts'
+import type { RehearsalAnswer } from '../../../shared/rehearsal.ts'
 import { version } from '../../../shared/version.ts'
 import type { RehearsalScene } from '../../../shared/vocabulary.ts'
 import type { WebhookRow } from '../../domain/resources.ts'
@@ -13,27 +13,12 @@ import type { AttemptResult } from '../outcome.ts'
 import { requireSigning } from '../ping.ts'
 import type { Registrant } from '../registration.ts'
 import type { DeliveryVector } from './delivery-vectors.ts'
-import { digestOf, encode, Mint } from './mint.ts'
+import { Mint } from './mint.ts'
 import { type Draft, type Pace, type Step, scenes, TYPICAL } from './scenes.ts'
 
 // A rehearsal sends a webhook's endpoint what only the holder of the signing key can: deliveries with one fault each.
 // None is stored. What a handler may be given is addressed to this endpoint, is of no use anywhere else, and expires
 // within 5 minutes.
-
-/** The answer to one request of a rehearsal. */
-export type RehearsalAnswer = {
-  /** Which of the scene's deliveries it is, from 0. */
-  delivery: number
-  eventType: string
-  vector: string | null
-  isAdvisable: boolean
-  statusCode: number | null
-  failure: string | null
-  detail: string | null
-  /** The answer's WWW-Authenticate header. */
-  challenge: string | null
-  durationMs: number
-}
 
 /** Plays a scene to an active webhook's endpoint, and resolves to its answers. Throws NOT_FOUND or CONFLICT. */
 export const rehearse = async (
@@ -224,41 +209,28 @@ class Play {
 const isDone = ({ statusCode }: RehearsalAnswer): boolean =>
   statusCode !== null && statusCode >= 200 && statusCode < 300
 
-const issuedAt = ({ clock }: AttemptTools): number => Math.floor(clock.now() / 1000)
+const mintOf = (
+  { webhookId, url: audience, deliveryId: jti, eventId: sub }: Message,
+  body: string,
+  tools: AttemptTools,
+) =>
+  new Mint({
+    ...{ issuer: tools.issuerUrl, audience, ...tools.keyring.current(), webhookId, jti, sub, body },
+    iat: Math.floor(tools.clock.now() / 1000),
+  })
 
 const ofDraft = (message: Message, change: Step['change'], tools: AttemptTools): Prepared => {
-  const { keyring, issuerUrl } = tools
-  const { kid, key } = keyring.current()
-  const iat = issuedAt(tools)
-  const body = bodyOf(message)
-  const draft: Draft = {
-    claims: {
-      iss: issuerUrl,
-      aud: message.url,
-      sub: message.eventId,
-      jti: message.deliveryId,
-      iat,
-      exp: iat + TOKEN_LIFETIME_SECONDS,
-      body_sha256: digestOf(body),
-    },
-    key,
-    body,
-    pace: 'whole',
-  }
-  const sent = { ...draft, ...change?.(draft) }
-  const input = `${encode(JSON.stringify({ alg: 'EdDSA', kid, typ: 'JWT' }))}.${encode(JSON.stringify(sent.claims))}`
-  const authorization = `Bearer ${input}.${encode(sign(null, Buffer.from(input), sent.key))}`
-  return prepared(message, { authorization, body: Buffer.from(sent.body), pace: sent.pace }, tools)
+  const mint = mintOf(message, bodyOf(message), tools)
+  const draft: Draft = { claims: mint.claims, key: mint.key, body: mint.body, pace: 'whole' }
+  const { claims, key, body, pace } = { ...draft, ...change?.(draft) }
+  const authorization = `Bearer ${mint.byHand(JSON.stringify(mint.header), JSON.stringify(claims), key)}`
+  return prepared(message, { authorization, body: Buffer.from(body), pace }, tools)
 }
 
 const ofVector = async (message: Message, { make }: DeliveryVector, tools: AttemptTools): Promise<Prepared> => {
-  const { issuerUrl: issuer, keyring } = tools
-  const { webhookId, url: audience, deliveryId: jti, eventId: sub } = message
-  const body = bodyOf(message)
-  const iat = issuedAt(tools)
-  const mint = new Mint({ issuer, audience, ...keyring.current(), webhookId, jti, sub, iat, body })
-  const { method, authorization, body: text = body, bodyBase64, spaces = 0 } = await make(mint)
-  const bytes = bodyBase64 === undefined ? Buffer.from(text + ' '.repeat(spaces)) : Buffer.from(bodyBase64, 'base64')
+  const mint = mintOf(message, bodyOf(message), tools)
+  const { method, authorization, body = mint.body, bodyBase64, spaces = 0 } = await make(mint)
+  const bytes = bodyBase64 === undefined ? Buffer.from(body + ' '.repeat(spaces)) : Buffer.from(bodyBase64, 'base64')
   const sent = {
     method: method === 'PUT' ? ('PUT' as const) : ('POST' as const),
     authorization: authorization === undefined ? `Bearer ${mint.good}` : authorization,

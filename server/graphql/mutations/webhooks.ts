@@ -1,3 +1,4 @@
+import type { RehearsalAnswer } from '../../../shared/rehearsal.ts'
 import { toIso } from '../../../shared/time.ts'
 import type { EventType, RehearsalScene } from '../../../shared/vocabulary.ts'
 import {
@@ -7,7 +8,7 @@ import {
   type Stored,
   upsertWebhook,
 } from '../../delivery/registration.ts'
-import { type RehearsalAnswer, rehearse } from '../../delivery/rehearsal/rehearse.ts'
+import { rehearse } from '../../delivery/rehearsal/rehearse.ts'
 import type { Change } from '../../domain/change.ts'
 import { sendExample } from '../../domain/examples.ts'
 import { type Recovery, recoverDeliveries } from '../../domain/recovery.ts'
