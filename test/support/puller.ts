@@ -11,9 +11,11 @@ const ANSWER = `mutation($answers: [DeliveryAnswer!]!) {
 const EXTEND = `mutation($deliveries: [TakenAttempt!]!, $seconds: Int) {
   extended: extendDeliveries(deliveries: $deliveries, seconds: $seconds) { deliveryId attempt leaseUntil } }`
 const CREATE = `mutation($id: UUID, $transport: WebhookTransport, $ordering: WebhookOrdering, $status: WebhookStatus,
-  $recovery: WebhookRecovery) {
-  upsertWebhook(id: $id, transport: $transport, ordering: $ordering, status: $status, recovery: $recovery) {
-    id url transport status } }`
+  $recovery: WebhookRecovery, $events: [EventType!]) {
+  upsertWebhook(id: $id, transport: $transport, ordering: $ordering, status: $status, recovery: $recovery,
+    events: $events) { id url transport status } }`
+/** The scheduler emits others at any time, such as for a token of another test that has expired. */
+const EVENTS = ['project_report_quarterly_submitted']
 
 type Registering = { id?: string; ordering?: string; status?: string; recovery?: string }
 
@@ -49,7 +51,7 @@ export const puller = (server: Pick<TestServer, 'graphql'>, as?: Credentials) =>
     /** Registers a pulled webhook: waits for its ping, and answers it. */
     async register({ id = randomUUID(), ...input }: Registering = {}) {
       const pinged = take(id, { waitSeconds: 10 }).then(taken => answer(taken))
-      const webhook = await upsert({ id, transport: 'pull', ...input })
+      const webhook = await upsert({ id, transport: 'pull', events: EVENTS, ...input })
       await pinged
       return webhook as { id: string; url: string; transport: string; status: string }
     },
