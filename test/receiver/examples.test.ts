@@ -1,40 +1,20 @@
 import assert from 'node:assert/strict'
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { cp, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { buildReceiver } from '../../scripts/build-receiver.js'
 import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
+import { startProject } from './integrator.ts'
 import { startSender } from './sender.ts'
 
 const run = promisify(execFile)
 const repository = fileURLToPath(new URL('../..', import.meta.url))
 const tsc = path.join(repository, 'node_modules/typescript/bin/tsc')
 const sender = await startSender()
-
-/** An integrator's project: the examples in TypeScript, and in its node_modules the kit as npm would put it there. */
-const startProject = async (): Promise<string> => {
-  const folder = await mkdtemp(path.join(tmpdir(), 'tidings-integrator-'))
-  for (const name of await readdir(path.join(repository, 'examples'))) {
-    if (name.endsWith('.ts')) await cp(path.join(repository, 'examples', name), path.join(folder, name))
-  }
-  await writeFile(path.join(folder, 'package.json'), '{"type":"module","private":true}')
-  const installed = path.join(folder, 'node_modules')
-  const kit = path.join(installed, '@tidings/receiver')
-  await mkdir(kit, { recursive: true })
-  for (const name of await readdir(path.join(repository, 'node_modules'))) {
-    if (!name.startsWith('@tidings'))
-      await symlink(path.join(repository, 'node_modules', name), path.join(installed, name))
-  }
-  await cp(path.join(repository, 'receiver/package.json'), path.join(kit, 'package.json'))
-  buildReceiver(path.join(kit, 'dist'))
-  return folder
-}
 
 describe('in a project that has installed the kit', () => {
   let folder: string
@@ -55,7 +35,10 @@ describe('in a project that has installed the kit', () => {
       skipLibCheck: true,
       noEmit: true,
     }
-    await writeFile(path.join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions, include: ['*.ts'] }))
+    await writeFile(
+      path.join(folder, 'tsconfig.json'),
+      JSON.stringify({ compilerOptions, include: ['*.ts', 'pull/*.ts'] }),
+    )
     const { stdout } = await run(process.execPath, [tsc], { cwd: folder }).catch(error => error)
     assert.equal(stdout, '')
   })

@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { rm } from 'node:fs/promises'
+import path from 'node:path'
 import { after, before, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { pullDeliveries, RetryLater, type TidingsEvent } from '../../receiver/index.ts'
@@ -7,6 +10,7 @@ import { type AskServer, startPulling, type TakenDelivery } from '../../receiver
 import { eventually } from '../support/eventually.ts'
 import { puller } from '../support/puller.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+import { startProject } from './integrator.ts'
 
 const SUBMIT = `mutation($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
@@ -15,11 +19,13 @@ const examples = fileURLToPath(new URL('../../examples/pull', import.meta.url))
 describe('a client that pulls', () => {
   let server: TestServer
   let credential: { apiKey: string; apiSecret: string }
+  let project: string
   before(async () => {
     server = await startTestServer('sqlite')
     credential = await server.token()
+    project = await startProject()
   })
-  after(() => server?.stop())
+  after(() => Promise.all([server?.stop(), rm(project, { recursive: true, force: true })]))
 
   const emit = async (count = 1) => {
     const { projectId, userId } = await addProject(server.database)
@@ -130,13 +136,18 @@ describe('a client that pulls', () => {
         TIDINGS_API_SECRET: credential.apiSecret,
         WEBHOOK_ID: id,
       }
-      const child: ChildProcess = spawn(program, args, { cwd: examples, env, stdio: 'inherit', detached: true })
+      // The other kits are imported from where they are; Node's is installed.
+      const cwd = language === 'Node' ? path.join(project, 'pull') : examples
+      const child: ChildProcess = spawn(program, args, { cwd, env, stdio: 'inherit', detached: true })
+      const ended = once(child, 'exit').then(([code]) => assert.fail(`the worker ended with ${code}`))
       try {
         await emit()
         const isDone = (found: string[]) => found[0] === 'delivered'
-        await eventually('the worker to handle it', () => statuses(id), isDone, { timeoutMs: 60_000 })
+        const handled = eventually('the worker to handle it', () => statuses(id), isDone, { timeoutMs: 60_000 })
+        await Promise.race([handled, ended])
       } finally {
-        process.kill(-child.pid!)
+        ended.catch(() => undefined)
+        if (child.exitCode === null) process.kill(-child.pid!)
       }
     })
   }
