@@ -21,6 +21,9 @@ interface AuditEntry {
   requestId: string | null
 }
 
+/** The GraphQL selection of an entry of the audit log. */
+export const auditFields = 'id time accessTokenId accessToken { name } actor operation arguments subjectId requestId'
+
 export const auditCommand = () =>
   new Command('audit')
     .description(
@@ -68,7 +71,7 @@ const listAuditCommand = () =>
       await list<AuditEntry>(session, options, {
         resource: 'auditLog',
         noun: ['change', 'changes'],
-        fields: 'id time accessTokenId accessToken { name } actor operation arguments subjectId requestId',
+        fields: auditFields,
         view: view(nowMs),
         conditions: [
           ...(operation ? [{ operation }] : []),

@@ -34,7 +34,9 @@ interface EventDelivery {
   finishedAt: string | null
 }
 
-const FIELDS = 'id type organisationId organisation { name } projectId project { name } payload time example'
+/** The GraphQL selection of an event. */
+export const eventFields =
+  'id type organisationId organisation { name } projectId project { name } payload time example'
 
 export const eventsCommand = () =>
   new Command('events')
@@ -76,7 +78,7 @@ const listEventsCommand = () =>
       await list<Event>(session, options, {
         resource: 'events',
         noun: ['event', 'events'],
-        fields: FIELDS,
+        fields: eventFields,
         view: view(nowMs),
         conditions: [
           ...(type ? [{ type }] : []),
@@ -99,7 +101,7 @@ const showCommand = () =>
       const id = await resolveId(session, 'events', given)
       const { output } = session
       const { events } = await session.graphql<{ events: EventWithDeliveries[] }>(
-        `query ($query: MangoQuery) { events(query: $query) { ${FIELDS} deliveries { id webhookId webhook ` +
+        `query ($query: MangoQuery) { events(query: $query) { ${eventFields} deliveries { id webhookId webhook ` +
           '{ url name } status attemptCount finishedAt } } }',
         { query: { selector: { id } } },
       )

@@ -11,6 +11,9 @@ interface Organisation {
   name: string
 }
 
+/** The GraphQL selection of an organisation. */
+export const organisationFields = 'id name'
+
 export const organisationsCommand = () =>
   new Command('organisations')
     .description('The organisations that the access token may see.')
@@ -40,7 +43,7 @@ const listOrganisationsCommand = () =>
       await list<Organisation>(new Session(command), options, {
         resource: 'organisations',
         noun: ['organisation', 'organisations'],
-        fields: 'id name',
+        fields: organisationFields,
         view: {
           columns: [idColumn, { title: 'NAME', shrinks: 'end', cell: row => cellText(row.name) }],
           empty: 'No organisations. See what the access token may see with: tidings whoami',

@@ -12,6 +12,9 @@ interface Project {
   organisation: { id: string; name: string }
 }
 
+/** The GraphQL selection of a project. */
+export const projectFields = 'id name organisation { id name }'
+
 export const projectsCommand = () =>
   new Command('projects')
     .description('The projects of the organisations that the access token may see.')
@@ -45,7 +48,7 @@ const listProjectsCommand = () =>
       await list<Project>(session, options, {
         resource: 'projects',
         noun: ['project', 'projects'],
-        fields: 'id name organisation { id name }',
+        fields: projectFields,
         view: {
           columns: [
             idColumn,

@@ -20,7 +20,8 @@ interface ProjectReport {
   overdueAt: string | null
 }
 
-const FIELDS =
+/** The GraphQL selection of a project report. */
+export const reportFields =
   'id project { id name } quarter dueDate status submitter { id name } submittedAt approver ' +
   '{ id name } approvedDate overdueAt'
 
@@ -59,7 +60,7 @@ const listReportsCommand = () =>
       await list<ProjectReport>(session, options, {
         resource: 'projectReports',
         noun: ['report', 'reports'],
-        fields: FIELDS,
+        fields: reportFields,
         view: {
           columns: [
             idColumn,
@@ -100,7 +101,7 @@ const submitCommand = () =>
       const session = new Session(command)
       const { report } = await session.graphql<{ report: ProjectReport }>(
         `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
-          report: submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { ${FIELDS} }
+          report: submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { ${reportFields} }
         }`,
         {
           projectId: await resolveId(session, 'projects', options.project),
@@ -125,7 +126,7 @@ const approveCommand = () =>
       const session = new Session(command)
       const { report } = await session.graphql<{ report: ProjectReport }>(
         `mutation ($id: UUID!, $approverId: UUID!, $approvedDate: Date) {
-          report: approveProjectReport(id: $id, approverId: $approverId, approvedDate: $approvedDate) { ${FIELDS} }
+          report: approveProjectReport(id: $id, approverId: $approverId, approvedDate: $approvedDate) { ${reportFields} }
         }`,
         {
           id: await resolveId(session, 'projectReports', id),

@@ -11,6 +11,9 @@ interface User {
   name: string
 }
 
+/** The GraphQL selection of a user. */
+export const userFields = 'id name'
+
 export const usersCommand = () =>
   new Command('users')
     .description('The people who submit and approve reports.')
@@ -34,7 +37,7 @@ const listUsersCommand = () =>
       await list<User>(new Session(command), options, {
         resource: 'users',
         noun: ['user', 'users'],
-        fields: 'id name',
+        fields: userFields,
         view: {
           columns: [idColumn, { title: 'NAME', shrinks: 'end', cell: row => cellText(row.name) }],
           empty: 'No users. Create one with: tidings users upsert NAME',

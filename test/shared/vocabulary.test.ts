@@ -6,6 +6,7 @@ import { events } from '../../shared/events.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import {
   deliveryStatuses,
+  type EventType,
   errorCodes,
   eventTypes,
   failureReasons,
@@ -33,12 +34,28 @@ const paragraph = (text: string, start: string): string => {
   assert.ok(text.includes(start), `${JSON.stringify(start)} is no longer there`)
   return text.slice(text.indexOf(start)).split('\n\n')[0]!
 }
+/** The test that sees each type of event emitted, by its file and name. */
+const emitted: Record<EventType, [file: string, name: string]> = {
+  ping: ['graphql/signing', 'signs the ping of the registration, and shows the secret once'],
+  project_report_quarterly_submitted: ['graphql/project-reports', 'emit an event of their organisation and project'],
+  project_report_quarterly_approved: ['graphql/project-reports', 'emit an event of their organisation and project'],
+  project_report_quarterly_overdue: ['scheduler/scheduler', 'emits overdue once, after the due date and not on it'],
+  token_expired: ['scheduler/scheduler', 'emits token_expired once, at the time'],
+  webhook_inactive: ['delivery/notices', 'tell of a webhook that has become inactive'],
+  delivery_dropped: ['delivery/notices', 'tell who names it of a delivery that was dropped, with its payload'],
+}
 const sorted = (words: readonly string[]) => [...words].sort()
 
 describe('a word that server and command line both speak', () => {
   it('has a payload, if it is an event type', () => {
     assert.deepEqual(Object.keys(events), [...eventTypes], 'Say it in shared/events.ts, in the same order')
   })
+
+  for (const [type, [file, name]] of Object.entries(emitted)) {
+    it(`is emitted where a test sees it, if it is the event type ${type}`, () => {
+      assert.ok(read(`test/${file}.test.ts`).includes(name), `test/${file}.test.ts has no such test: ${name}`)
+    })
+  }
 
   for (const [name, words] of Object.entries({
     EventType: eventTypes,
