@@ -105,7 +105,7 @@ const open = async (answer: (received: Received) => Answer, size = { columns: 80
   return { server, terminal }
 }
 
-suite('the dashboard and its server', { skip: noTerminal, timeout: 120_000 }, () => {
+suite('the dashboard and its server', { skip: noTerminal, timeout: 240_000 }, () => {
   test('1,000 deliveries a second: it tells the rate, holds a selection still, and answers keys at once', async () => {
     let made: DeliveryAtAGlance[] = []
     let upTo = Date.now()

@@ -44,7 +44,7 @@ const open = async (size: { columns: number; rows: number }, args = ''): Promise
   return terminal
 }
 
-suite('the dashboard in a terminal', { skip: noTerminal, timeout: 120_000 }, () => {
+suite('the dashboard in a terminal', { skip: noTerminal, timeout: 240_000 }, () => {
   before(async () => {
     receiver = await startReceiver({
       answer: ({ path, body }) => (body.eventType === 'ping' ? { status: 200 } : (answers[path] ?? { status: 200 })),

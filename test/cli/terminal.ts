@@ -1,5 +1,6 @@
-import { execFile, spawnSync } from 'node:child_process'
+import { execFile, spawn, spawnSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
+import { createInterface } from 'node:readline'
 import { after } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -42,21 +43,17 @@ const startTerminal = async (
   command: string[],
   { env = {}, columns = 80, rows = 24 }: Given = {},
 ): Promise<Terminal> => {
-  const name = `tidings-${randomUUID()}`
+  const socket = ['-u', '-L', `tidings-${randomUUID()}`]
   const inherited = Object.entries(process.env).filter(
     ([name]) => !/^(TIDINGS_|NO_COLOR|FORCE_COLOR|NODE_TEST|CI$|TMUX)/.test(name),
   )
   const environment = { ...Object.fromEntries(inherited), ENV: '', LC_ALL: 'C.UTF-8', ...env }
-  const run = async (...args: string[]) =>
-    (await promisify(execFile)('tmux', ['-u', '-L', name, '-f', '/dev/null', ...args], { env: environment })).stdout
+  const begin = ['new-session', '-d', '-x', String(columns), '-y', String(rows), command.map(quoted).join(' ')]
+  // The window stays open after the command has ended.
+  const stay = ['set-option', '-g', 'remain-on-exit', 'on']
+  await promisify(execFile)('tmux', [...socket, '-f', '/dev/null', ...begin, ';', ...stay], { env: environment })
+  const { run, close } = control(socket)
   const tmux = async (...args: string[]) => void (await run(...args))
-  const close = () => tmux('kill-server').catch(() => {})
-  await tmux(
-    ...['new-session', '-d', '-x', String(columns), '-y', String(rows)],
-    command.map(quoted).join(' '),
-    // The window stays open after the command has ended.
-    ...[';', 'set-option', '-g', 'remain-on-exit', 'on'],
-  )
 
   const screen = ({ codes } = { codes: false }) => run('capture-pane', '-p', ...(codes ? ['-e'] : []))
   const output = () => run('capture-pane', '-p', '-J', '-S', '-')
@@ -73,7 +70,10 @@ const startTerminal = async (
     waitWhile: (shown, timeoutMs) =>
       until(`${shown} to go from the screen`, screen, text => !has(shown)(text), timeoutMs),
     waitForOutput: (printed, timeoutMs) => until(`${printed} to be printed`, output, has(printed), timeoutMs),
-    clear: () => tmux('send-keys', '-R', ';', 'clear-history'),
+    clear: async () => {
+      await tmux('send-keys', '-R')
+      await tmux('clear-history')
+    },
     resize: (columns, rows) => tmux('resize-window', '-x', String(columns), '-y', String(rows)),
     async kill(signal) {
       const { stdout } = await promisify(execFile)('pgrep', ['-P', await ask('pane_pid')])
@@ -82,6 +82,42 @@ const startTerminal = async (
     ask,
     close,
   }
+}
+
+/** Gives commands to a tmux over one connection: a process for each look costs more than what is looked at. */
+const control = (socket: string[]) => {
+  const client = spawn('tmux', [...socket, '-C', 'attach-session', '-f', 'ignore-size,no-output'])
+  client.stdin.on('error', () => {})
+  const ended = new Promise<void>(resolve => client.once('close', () => resolve()))
+  /** Who waits for an answer, in the order of their commands; the first answer is to the attaching. */
+  const waiting: PromiseWithResolvers<string>[] = [Promise.withResolvers()]
+  let answer: { id: string; lines: string[] } | undefined
+  createInterface(client.stdout).on('line', line => {
+    const [, is, id = ''] = /^%(begin|end|error) (\d+ \d+ \d+)$/.exec(line) ?? []
+    if (answer === undefined) {
+      if (is === 'begin') answer = { id, lines: [] }
+    } else if (is === undefined || is === 'begin' || id !== answer.id) answer.lines.push(`${line}\n`)
+    else {
+      const said = answer.lines.join('')
+      answer = undefined
+      if (is === 'end') waiting.shift()?.resolve(said)
+      else waiting.shift()?.reject(new Error(`tmux: ${said}`))
+    }
+  })
+  void ended.then(() => waiting.splice(0).forEach(each => void each.reject(new Error('tmux has ended'))))
+  for (const { promise } of waiting) promise.catch(() => {})
+  const run = (...args: string[]): Promise<string> => {
+    const answered = Promise.withResolvers<string>()
+    waiting.push(answered)
+    client.stdin.write(`${args.map(quotedForTmux).join(' ')}\n`)
+    return answered.promise
+  }
+  /** Ends tmux itself, and what runs in it. */
+  const close = async (): Promise<void> => {
+    if (client.exitCode === null) run('kill-server').catch(() => {})
+    await ended
+  }
+  return { run, close }
 }
 
 /** As startTerminal, and closed when the test has ended. */
@@ -107,3 +143,6 @@ export const openShell = async (given: Given): Promise<Terminal> => {
 }
 
 const quoted = (word: string): string => `'${word.replaceAll("'", `'\\''`)}'`
+
+/** For tmux, whose commands end with their line. */
+const quotedForTmux = (word: string): string => `"${word.replace(/[\\"$]/g, '\\$&').replaceAll('\n', '\\n')}"`

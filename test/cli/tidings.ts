@@ -1,10 +1,13 @@
-import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
+import { type ChildProcess, type ChildProcessWithoutNullStreams, fork, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { after } from 'node:test'
 import { fileURLToPath } from 'node:url'
+import { isAtFullSize } from '../support/size.ts'
+import type { Line } from './host.ts'
 
 export const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
 
@@ -21,29 +24,73 @@ export const temporaryFolder = (): string => {
   return folder
 }
 
-/**
- * The command line as a process of its own, whose home is `home`; none of the caller's own TIDINGS_… settings reach it.
- */
-export const startTidings = (
-  args: string[],
-  { home, env = {}, stdout }: { home: string; env?: Record<string, string>; stdout?: number },
-) => {
+type Given = { home: string; env?: Record<string, string> }
+
+const environment = ({ home, env = {} }: Given): Record<string, string> => {
   const inherited = Object.entries(process.env).filter(
     ([name]) => !/^(TIDINGS_|NO_COLOR|FORCE_COLOR|NODE_TEST)/.test(name),
   )
-  return spawn(process.execPath, [PROGRAM, ...args], {
-    env: { ...Object.fromEntries(inherited), XDG_CONFIG_HOME: home, ...env },
-    stdio: ['pipe', stdout ?? 'pipe', 'pipe'],
-  }) as ChildProcessWithoutNullStreams
+  return { ...(Object.fromEntries(inherited) as Record<string, string>), XDG_CONFIG_HOME: home, ...env }
 }
 
-export const tidings = async (
-  args: string[],
-  { stdin = '', ...given }: { home: string; env?: Record<string, string>; stdin?: string },
-): Promise<Ended> => {
+/**
+ * The command line as a process of its own, whose home is `home`; none of the caller's own TIDINGS_… settings reach it.
+ */
+export const startTidings = (args: string[], { stdout, ...given }: Given & { stdout?: number }) =>
+  spawn(process.execPath, [PROGRAM, ...args], {
+    env: environment(given),
+    stdio: ['pipe', stdout ?? 'pipe', 'pipe'],
+  }) as ChildProcessWithoutNullStreams
+
+/**
+ * The command line with these arguments, until it has ended. By day one that has run as a process of its own in this
+ * file runs in a process that is there already: most of a start is the loading of the same code.
+ */
+export const tidings = (args: string[], given: Given & { stdin?: string }): Promise<Ended> =>
+  mayBeHosted(args, given) ? hosted({ args, env: environment(given) }) : alone(args, given)
+
+const alone = async (args: string[], { stdin = '', ...given }: Given & { stdin?: string }): Promise<Ended> => {
   const child = startTidings(args, given)
   child.stdin.end(stdin)
   const ended = new Promise<number | null>(resolve => child.once('close', resolve))
   const [stdout, stderr, code] = await Promise.all([text(child.stdout), text(child.stderr), ended])
   return { code, stdout, stderr }
+}
+
+const tried = new Set<string>()
+/** Those that end their process themselves, wait for signals, or read where and by what they were started. */
+const ALONE = ['complete', 'completion', 'server', 'demo', 'listen', 'mcp', 'dashboard', 'explore', 'proxy']
+/** What is set up once for a process, or is for the process itself. */
+const SET_UP = /proxy$|^TIDINGS_CA_FILE$|^npm_|^NODE_|^PATH$/i
+
+const mayBeHosted = (args: string[], { env = {}, stdin }: Parameters<typeof tidings>[1]): boolean => {
+  const words = args.filter(word => /^[a-z-]+$/.test(word))
+  const command = words.slice(0, 2).join(' ')
+  const isFirst = !tried.has(command)
+  tried.add(command)
+  if (isAtFullSize || isFirst || stdin) return false
+  return (
+    !words.some(word => ALONE.includes(word) || word === '--ca-file') &&
+    !Object.keys(env).some(name => SET_UP.test(name))
+  )
+}
+
+const idle: ChildProcess[] = []
+
+const hosted = async (line: Line): Promise<Ended> => {
+  const host =
+    idle.pop() ?? fork(new URL('host.ts', import.meta.url), { execArgv: ['--disable-warning=ExperimentalWarning'] })
+  host.ref()
+  host.channel?.ref()
+  host.send(line)
+  const [ended] = await Promise.race([
+    once(host, 'message'),
+    once(host, 'exit').then(([code]) => {
+      throw new Error(`The host of the command line ended with ${code} at: ${line.args.join(' ')}`)
+    }),
+  ])
+  host.unref()
+  host.channel?.unref()
+  idle.push(host)
+  return ended
 }

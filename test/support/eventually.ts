@@ -4,6 +4,10 @@ import { inspect } from 'node:util'
 /** So long that only what never comes about fails, on a machine that has much else to do. */
 export const PATIENCE_MS = 60_000
 
+/** What takes long is looked at less often: a look costs processor time, and comes a tenth of the wait too late at most. */
+const LATE_BY = 0.1
+const LONGEST_PAUSE_MS = 250
+
 /**
  * Repeats a look until its result is as expected, and returns that. An error counts as unexpected. Throws at the
  * deadline, with what was waited for and what was seen last.
@@ -16,7 +20,8 @@ export const eventually = async <Seen>(
   isSo: (seen: Seen) => boolean,
   { timeoutMs = PATIENCE_MS, everyMs = 10 }: { timeoutMs?: number; everyMs?: number } = {},
 ): Promise<Seen> => {
-  const deadlineMs = performance.now() + timeoutMs
+  const startedAt = performance.now()
+  const deadlineMs = startedAt + timeoutMs
   for (;;) {
     let last: unknown
     try {
@@ -30,6 +35,7 @@ export const eventually = async <Seen>(
       const told = typeof last === 'string' ? last : inspect(last, { depth: 4 })
       throw new Error(`Waited ${timeoutMs} ms for ${what}. Seen last: ${told}`)
     }
-    await wait(everyMs)
+    const pauseMs = Math.min((performance.now() - startedAt) * LATE_BY, LONGEST_PAUSE_MS)
+    await wait(Math.max(everyMs, pauseMs))
   }
 }
