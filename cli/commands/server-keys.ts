@@ -88,7 +88,7 @@ const rotateCommand = () =>
             colours,
           ),
         )
-        output.message('Running servers publish it within a second. See it with: tidings server keys list')
+        output.message('Running servers publish it within two seconds. See it with: tidings server keys list')
       })
     })
 

@@ -254,8 +254,9 @@ export class DeliveryLoop {
 
   /** The milliseconds until the next delivery is due; undefined if something may be due now. */
   async #nextDueIn(claimedAt: number): Promise<number | undefined> {
-    const { database, clock } = this.#tools
-    const { dueAt, hasLapsed } = await nextDue(database, clock.now())
+    const { database, clock, keyring } = this.#tools
+    const { dueAt, hasLapsed, keys } = await nextDue(database, clock.now())
+    keyring.heard(keys)
     this.#lapses?.noticed(hasLapsed)
     if (this.#mayBeDue) return undefined
     const inMs = dueAt === undefined ? POLL_MS : dueAt - clock.now()

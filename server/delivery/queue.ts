@@ -7,6 +7,7 @@ import { cancel, logLost } from '../domain/deliveries.ts'
 import { epochTimeOf, PULL_TIME, TAKEN_TIME } from '../domain/pull-time.ts'
 import { outOfSight, type Sight } from '../domain/sight.ts'
 import { type Swept, sweepRows } from '../domain/sweep.ts'
+import { KEYS_MARK, type KeysMark } from '../keys/signing-keys.ts'
 import type { Evidence } from './evidence.ts'
 import type { AttemptResult, Outcome } from './outcome.ts'
 
@@ -548,21 +549,22 @@ const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void>
 }
 
 /**
- * When the next delivery falls due, undefined when none is waiting, and whether leases of clients have ended. Reads two
- * ranges of an index.
+ * When the next delivery falls due, undefined when none is waiting, whether leases of clients have ended, and how the
+ * signing keys stand. Reads two ranges of an index, and the few keys.
  */
 export const nextDue = async (
   { knex }: Database,
   now: number,
-): Promise<{ dueAt: number | undefined; hasLapsed: boolean }> => {
-  type Next = { due_at: number | null; lapsed: number | null }
+): Promise<{ dueAt: number | undefined; hasLapsed: boolean; keys: KeysMark }> => {
+  type Next = KeysMark & { due_at: number | null; lapsed: number | null }
   const [first] = await rows<Next>(
     knex,
     `SELECT (SELECT due_at FROM delivery_queue ORDER BY due_at LIMIT 1) AS due_at,
-       (SELECT due_at FROM delivery_queue WHERE due_at >= ? AND due_at <= ? ORDER BY due_at LIMIT 1) AS lapsed`,
+       (SELECT due_at FROM delivery_queue WHERE due_at >= ? AND due_at <= ? ORDER BY due_at LIMIT 1) AS lapsed,
+       ${KEYS_MARK}`,
     [TAKEN_TIME, TAKEN_TIME + now],
   )
-  return { dueAt: first!.due_at ?? undefined, hasLapsed: first!.lapsed !== null }
+  return { dueAt: first!.due_at ?? undefined, hasLapsed: first!.lapsed !== null, keys: first! }
 }
 
 /** `CASE key WHEN ? THEN ? … END`: a value for each row of one statement. */

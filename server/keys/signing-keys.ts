@@ -9,9 +9,14 @@ import type { Sealer } from './seal.ts'
 export const PUBLISH_AHEAD_MS = 10 * 60_000
 /** How long it stays there after its last token: the token's 5 minutes, then a cache's 5. */
 const KEEP_AFTER_MS = 10 * 60_000
-const REFRESH_MS = 1_000
+/** How soon a process looks for keys again, unless it has heard meanwhile that there are none: see `KEYS_MARK`. */
+const REFRESH_MS = 1_500
 /** By then every process that has its database has looked for keys again. */
-export const FOUND_BY_ALL_MS = 2 * REFRESH_MS
+export const FOUND_BY_ALL_MS = 2_000
+/** The columns of a SELECT that another look at the database takes along, and what is compared with the keys here. */
+export const KEYS_MARK = `(SELECT MAX(generation) FROM signing_keys) AS newest_key,
+       (SELECT COUNT(revoked_at) FROM signing_keys) AS revoked_keys`
+export type KeysMark = { newest_key: number | null; revoked_keys: number }
 /**
  * How long after a revocation the next key begins to sign: by then every process has found it, and every cache has been
  * refreshed. An earlier delivery would be refused by receivers that do not know the key.
@@ -46,17 +51,24 @@ export type Keyring = {
    * one.
    */
   rotate(sql?: Sql): Promise<SigningKey>
+  /** Hears how the keys stand in the database now: reads them if they have changed. */
+  heard(mark: KeysMark): void
   /** Reads the keys from the database now; keys of a transaction count after its commit. */
   refresh(): Promise<void>
   stop(): void
 }
 
 /**
- * Loads the signing keys, creates the first if there is none, and looks each second for keys of other processes. Throws
+ * Loads the signing keys, creates the first if there is none, and looks for keys of other processes. Throws
  * if it cannot open one.
  */
 export const openKeyring = async (database: Database, sealer: Sealer, clock: Clock): Promise<Keyring> => {
-  let keys = (await load(database.knex, sealer)).filter(hasTurn)
+  let all = await load(database.knex, sealer)
+  let keys = all.filter(hasTurn)
+  const take = (found: LoadedKey[]): void => {
+    all = found
+    keys = found.filter(hasTurn)
+  }
   const fault = () => faultOf(keys)
   if (fault()) {
     const hint =
@@ -65,18 +77,14 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
   }
   if (keys.length === 0) {
     await insertKey(database.knex, sealer, { generation: 1, createdAt: clock.now(), activeFrom: clock.now() })
-    keys = (await load(database.knex, sealer)).filter(hasTurn)
+    take(await load(database.knex, sealer))
   }
-  const timer = setInterval(() => {
-    // If the database does not answer, the keys stay as they are; the keys of a rotation are published 10 minutes
-    // ahead.
-    load(database.knex, sealer).then(
-      found => {
-        keys = found.filter(hasTurn)
-      },
-      () => {},
-    )
-  }, REFRESH_MS).unref()
+  const refresh = async (): Promise<void> => {
+    timer.refresh()
+    take(await load(database.knex, sealer))
+  }
+  // If the database does not answer, the keys stay as they are; the keys of a rotation are published 10 minutes ahead.
+  const timer = setInterval(() => refresh().catch(() => {}), REFRESH_MS).unref()
 
   /** The key whose turn it is. The previous one no longer signs, whether or not this one can. */
   const latest = () => inTurn(keys, clock.now())
@@ -107,12 +115,15 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
       const generation = newest.generation + 1
       await insertKey(sql, sealer, { generation, createdAt: now, activeFrom: now + PUBLISH_AHEAD_MS })
       const made = await load(sql, sealer)
-      if (sql === database.knex) keys = made.filter(hasTurn)
+      if (sql === database.knex) take(made)
       return made.find(key => key.generation === generation)!
     },
-    async refresh() {
-      keys = (await load(database.knex, sealer)).filter(hasTurn)
+    heard({ newest_key: newest, revoked_keys: revoked }) {
+      const isAsHere = newest === all.at(-1)?.generation && revoked === all.filter(isRevoked).length
+      if (isAsHere) timer.refresh()
+      else refresh().catch(() => {})
     },
+    refresh,
     stop: () => clearInterval(timer),
   }
 }
@@ -179,6 +190,8 @@ export const revokeKey = (
     await run(trx, 'UPDATE signing_keys SET active_from = ? WHERE kid = ?', [signsFrom, next.kid])
     return { signsFrom }
   })
+
+const isRevoked = ({ revokedAt }: Turn): boolean => revokedAt !== null
 
 /** A key revoked before it signed never signs. */
 const hasTurn = ({ revokedAt, activeFrom }: { revokedAt: number | null; activeFrom: number }): boolean =>

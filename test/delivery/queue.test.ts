@@ -693,7 +693,7 @@ describeEachEngine('the delivery loop', engine => {
     }
   })
 
-  it('asks an idle database for what is due and for its keys, each no more than once a second', async () => {
+  it('asks an idle database for no more than one thing a second', async () => {
     await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
     await fixture.database.knex('delivery_queue').update({ due_at: clock.now() + 3_600_000 })
@@ -703,9 +703,7 @@ describeEachEngine('the delivery loop', engine => {
     fixture.database.knex.on('query', ({ sql }) => statements.push(sql))
     await wait(3_000)
     fixture.database.knex.removeAllListeners('query')
-    const keys = statements.filter(sql => sql.includes('signing_keys')).length
-    const others = statements.length - keys
-    assert.ok(keys <= 4 && others >= 2 && others <= 4, `${statements.length}: ${statements}`)
+    assert.ok(statements.length >= 2 && statements.length <= 4, `${statements.length}: ${statements}`)
   })
 })
 

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { createHash, createPublicKey, type KeyObject, randomBytes, sign, verify } from 'node:crypto'
 import { after, afterEach, before, beforeEach, it } from 'node:test'
 import { connect } from '../../server/database/connect.ts'
+import { nextDue } from '../../server/delivery/queue.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import {
   deleteRetiredKeys,
@@ -146,18 +147,38 @@ describeEachEngine('signing keys', engine => {
     }
   })
 
-  it('comes to the notice of the other processes within a second', async t => {
+  it('comes to the notice of the other processes within two seconds', async t => {
     t.mock.timers.enable({ apis: ['setInterval'] })
     const [one, two] = [await open(), await open()]
     const next = await one.rotate()
     assert.ok(!kids(two).includes(next.kid))
-    t.mock.timers.tick(1_000)
+    t.mock.timers.tick(1_500)
     await eventually(
       'the other process to have the key',
       () => kids(two),
       all => all.includes(next.kid),
     )
     assert.deepEqual(kids(two), kids(one))
+  })
+
+  it('comes to the notice of a process that looks for what is due', async t => {
+    t.mock.timers.enable({ apis: ['setInterval'] })
+    const { database } = fresh
+    const [one, two] = [await open(), await open()]
+    const next = await one.rotate()
+    two.heard((await nextDue(database, clock.now())).keys)
+    await eventually(
+      'the other process to have the key',
+      () => kids(two),
+      all => all.includes(next.kid),
+    )
+    await revokeKey(database, sealer, next.kid, clock.now())
+    two.heard((await nextDue(database, clock.now())).keys)
+    await eventually(
+      'the other process to have it no more',
+      () => kids(two),
+      all => !all.includes(next.kid),
+    )
   })
 
   it('is deleted when no receiver needs it, and the one that signs is not', async () => {
