@@ -91,6 +91,11 @@ const benchmarks: Record<string, Benchmark> = {
     isAlone: true,
     about: "100 deliveries a second alone, and beside a purge, tokens' expiry and the opening of reports",
   },
+  faults: {
+    file: 'faults.ts',
+    isAlone: true,
+    about: 'mutations done of 720 while three processes are killed, clocks jump, and ways to the database break',
+  },
   graphql: {
     file: 'graphql.ts',
     about: 'authenticated queries beside graphql-yoga and Apollo Server without authentication',
