@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import type { DeliveryStatus } from '../shared/vocabulary.ts'
 import { type Database, marks, rows, run, type Sql } from './database/connect.ts'
 import { STATEMENT_LIMITS } from './database/dialect.ts'
+import { forgetHours } from './domain/delivery-hours.ts'
 import { newId } from './ids.ts'
 
 export type HistoryCounts = { webhooks: number; events: number; deliveries: number }
@@ -44,7 +45,10 @@ export const seedHistory = async (
   for (let from = 0; from < counts.events; from += EVENTS_A_TRANSACTION) {
     const indexes = Array.from({ length: Math.min(EVENTS_A_TRANSACTION, counts.events - from) }, (_, n) => from + n)
     const part = indexes.map(index => madeUp(index, world))
-    await database.transaction(trx => insertPart(trx, part))
+    await database.transaction(async trx => {
+      await insertPart(trx, part)
+      await forgetHours(trx)
+    })
     delivered += part.reduce((sum, { deliveries }) => sum + deliveries.length, 0)
     onProgress('events', from + part.length)
     onProgress('deliveries', delivered)

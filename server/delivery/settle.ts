@@ -4,6 +4,7 @@ import { type Database, inOneTrip, marks, Overtaken, rows, run } from '../databa
 import { dialectOf } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
+import { markHours } from '../domain/delivery-hours.ts'
 import { inLockedLines, leaveLines, waitForLines } from '../domain/lines.ts'
 import { type Dropped, tellOfDropped } from '../domain/notices.ts'
 import { scaleOf } from '../domain/pull-time.ts'
@@ -74,6 +75,7 @@ export const settleIn = async (
     locked.filter(row => takenOver.has(row.delivery_id)),
   )
   await recordLate(trx, late, time)
+  await markHours(trx, idsOf([...own, ...late].filter(isEnd)), time)
   await leaveLines(trx, ended, time)
   return sorted.filter(({ job }) => busy.has(job.deliveryId))
 }

@@ -3,6 +3,7 @@ import type { EventType, WebhookTransport } from '../../shared/vocabulary.ts'
 import { inOneTrip, marks, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
+import { markHours } from './delivery-hours.ts'
 import {
   enterLines,
   type InLine,
@@ -163,6 +164,7 @@ export const cancel = async (trx: Sql, given: OwedRow[], now: number): Promise<v
   if (owed.length === 0) return
   const ids = owed.map(row => row.delivery_id)
   await logLost(trx, owed)
+  await markHours(trx, ids, now)
   await run(
     trx,
     `UPDATE deliveries SET status = 'cancelled', next_attempt_at = NULL, finished_at = ${FINISHED_AT},

@@ -10,6 +10,7 @@ import {
   webhookTransports,
 } from '../../shared/vocabulary.ts'
 import type { Resource } from '../mango/resource.ts'
+import { deliveryHours } from './delivery-hours.ts'
 import { healingTimeOf } from './missed.ts'
 import { clientsOf } from './pull-clients.ts'
 import { waitsForOf } from './waits-for.ts'
@@ -202,6 +203,7 @@ export const deliveries = {
     finishedAt: { kind: 'column', column: 'finished_at', type: 'time', nullable: true },
     attempts: { kind: 'children', resource: (): Resource => attempts, key: 'delivery_id', orderBy: 'number' },
   },
+  sums: () => deliveryHours,
 } as const satisfies Entity
 
 export const accessTokens = {

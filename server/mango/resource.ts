@@ -11,7 +11,32 @@ export type Resource = {
   /** Has a primary key `id`, a UUID, unless its rows are only children of another resource. */
   table: string
   fields: Record<string, Field>
+  /** Counts that are kept of its rows. */
+  sums?: () => Sums
 }
+
+/** Counts of a resource's rows by spans of time, kept for those who see every row. */
+export type Sums = {
+  /** The column of the time, and the length of a span in milliseconds. */
+  time: string
+  spanMs: number
+  /** The columns by which the rows of a span are counted. */
+  columns: readonly string[]
+  /** What is known of the spans that lie within a time, as of one moment. */
+  read(sql: Sql, asked: SumsAsked): Promise<Summed>
+}
+
+export type SumsAsked = {
+  /** From the first to before the second, epoch milliseconds; infinite where there is no end. */
+  within: [fromMs: number, toMs: number]
+  /** The values of columns that are counted, where only some are. */
+  where: ReadonlyMap<string, readonly string[]>
+  /** By which columns, and by whole numbers of which milliseconds. */
+  by: readonly (string | number)[]
+}
+
+/** `groups`: the values of `by`, of a time the number of the span. `known`: the starts of the spans, ascending. */
+export type Summed = { groups: { values: (string | number)[]; count: number }[]; known: number[] }
 
 export type Field =
   | {

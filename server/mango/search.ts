@@ -10,10 +10,11 @@ import { Matching } from './matching.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
 import { alternativesOf, type Join, type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options } from './query.ts'
-import type { Resource, Source, Visible } from './resource.ts'
+import type { Resource, Source, Summed, SumsAsked, Visible } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
 import { beyond, orderBy, ownKey, parseKeys, parseSort, placeOf, type SortKey, type SortValue } from './sort.ts'
 import { sourceOf } from './source.ts'
+import { askOfSums, type Range, restOf } from './sums.ts'
 
 /** The most rows to skip if TypeScript matches or sorts. */
 const MAX_SKIP = 20_000
@@ -51,6 +52,8 @@ export class Search {
   /** Plans for alternatives of the selector, which together equal it; empty if it has only one. */
   readonly #alternatives: Plan[]
   readonly #keys: SortKey[]
+  /** What to ask of the kept counts, where they can answer. */
+  readonly #askedOfSums: SumsAsked | undefined
   /** The order of a full scan: that of the primary key or an index. */
   readonly #scanKeys: SortKey[]
   readonly #sortedInSql: boolean
@@ -87,6 +90,8 @@ export class Search {
     this.#alternatives = alternativesOf(node, resource).map(planOf)
     const { columnAt } = this.#plan
     this.#keys = by ? parseKeys(by, 'by', resource, columnAt) : parseSort(query.sort, resource, unique, columnAt)
+    const sums = by && this.#source.visible(resource, resource.table) === undefined ? resource.sums?.() : undefined
+    this.#askedOfSums = sums && askOfSums(node, this.#keys, resource, sums)
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
     this.#text = dialectOf(db).collated
@@ -164,25 +169,49 @@ export class Search {
       for (const [index, column] of columns.entries()) builder.select(this.#db.raw(`${column} AS mango_by_${index}`))
       return columns.length > 0 ? builder.groupByRaw(columns.join(', ')).limit(most + 1) : builder
     }
-    const parts = this.#parts && this.#fit(this.#parts, [this.#plan]) ? this.#parts : undefined
-    const rows = parts
-      ? await this.#select(
-          union(
-            parts.map(part => fragmentOf(counted(part))),
-            'UNION ALL',
-          ),
-        )
-      : await this.#run(counted(this.#visible))
+    const summed = await this.#summed()
+    const parts = summed?.rest ?? (this.#parts && this.#fit(this.#parts, [this.#plan]) ? this.#parts : [this.#visible])
+    const found = parts.length === 0 ? [] : await this.#select(allOf(parts.map(part => fragmentOf(counted(part)))))
     const groups = new Map<string, Group>()
-    for (const row of rows) {
+    const add = (raw: Json[], count: number): void => {
       const values = this.#keys.map(({ bucket }, index) => {
-        const value = row[`mango_by_${index}`] as Json
+        const value = raw[index]!
         return bucket === undefined || value === null ? value : Number(value) * bucket.spanMs
       })
-      addTo(groups, values, Number(row.number))
+      addTo(groups, values, count)
+    }
+    for (const { values, count } of summed?.groups ?? []) add(values, count)
+    for (const row of found) {
+      const count = Number(row.number)
+      // Without a key there is a row for each part, also where nothing was counted.
+      if (count > 0 || this.#keys.length > 0)
+        add(
+          columns.map((_, index) => row[`mango_by_${index}`] as Json),
+          count,
+        )
     }
     if (groups.size > most) throw tooManyGroups()
     return [...groups.values()]
+  }
+
+  /** The counts that are kept, and what is left to be counted. Undefined where that would save little. */
+  async #summed(): Promise<(Summed & { rest: Visible[] }) | undefined> {
+    const sums = this.#resource.sums?.()
+    if (this.#askedOfSums === undefined || sums === undefined) return undefined
+    const summed = await sums.read(this.#db, this.#askedOfSums)
+    const rest = restOf(this.#askedOfSums.within, summed.known, sums.spanMs)
+    if (summed.known.length === 0 || rest.length > MOST_RESTS) return undefined
+    return { ...summed, rest: rest.map(range => this.#within(sums.time, range)) }
+  }
+
+  /** Narrows to a range of a time. */
+  #within(time: string, [fromMs, toMs]: Range): Visible {
+    const column = `${this.#resource.table}.${time}`
+    return builder => {
+      this.#visible(builder)
+      if (Number.isFinite(fromMs)) builder.where(column, '>=', fromMs)
+      if (Number.isFinite(toMs)) builder.where(column, '<', toMs)
+    }
   }
 
   async #groupsOf(batches: AsyncIterable<Row[]>): Promise<Group[]> {
@@ -597,6 +626,9 @@ export class Search {
   }
 }
 
+/** The most ranges of time that are counted beside what is kept. */
+const MOST_RESTS = 50
+
 /** The most spans of time, with the other fields, that are folded into buckets. */
 const MOST_SPANS = 100_000
 
@@ -619,6 +651,9 @@ const fragmentOf = (builder: Knex.QueryBuilder): Fragment => {
   const { sql, bindings } = builder.toSQL()
   return { sql, bindings: bindings as Fragment['bindings'] }
 }
+
+/** The rows of all SELECTs. */
+const allOf = (selects: Fragment[]): Fragment => (selects.length === 1 ? selects[0]! : union(selects, 'UNION ALL'))
 
 const union = (selects: Fragment[], word: 'UNION' | 'UNION ALL'): Fragment => ({
   sql: selects.map(({ sql }, index) => `SELECT * FROM (${sql}) p${index}`).join(` ${word} `),

@@ -1,6 +1,7 @@
 import type { Knex } from 'knex'
 import { marks, rows, run } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import { markHours } from '../domain/delivery-hours.ts'
 import { purgeWebhooks } from '../domain/webhooks.ts'
 import type { Step } from './step.ts'
 
@@ -25,7 +26,7 @@ export const purge: Step = {
     let last: OldEvent = { id: '', created_at: Number.MIN_SAFE_INTEGER }
     return async () => {
       const before = clock.now() - retentionDays * DAY_MS
-      const found = await database.transaction(trx => purgeSome(trx, last, before))
+      const found = await database.transaction(trx => purgeSome(trx, last, before, clock.now()))
       // Continues after the events kept or deleted in this round.
       if (found) last = found
       return found !== undefined
@@ -54,7 +55,12 @@ type OldEvent = { id: string; created_at: number }
  *
  * @returns the last event; undefined if there was none
  */
-const purgeSome = async (trx: Knex.Transaction, after: OldEvent, before: number): Promise<OldEvent | undefined> => {
+const purgeSome = async (
+  trx: Knex.Transaction,
+  after: OldEvent,
+  before: number,
+  now: number,
+): Promise<OldEvent | undefined> => {
   // A redelivery locks its event; what it wrote by then is visible below.
   const old = await rows<OldEvent>(
     trx,
@@ -75,6 +81,7 @@ const purgeSome = async (trx: Knex.Transaction, after: OldEvent, before: number)
   const owed = new Set(found.filter(({ status }) => status === 'pending').map(({ event_id }) => event_id))
   const gone = part.filter(({ id }) => !owed.has(id)).map(({ id }) => id)
   const theirs = gone.flatMap(id => deliveries.get(id) ?? []).map(({ id }) => id)
+  await markHours(trx, theirs, now)
   // Deliveries go before attempts: an attempt that is recorded late waits for this, and finds no delivery.
   await deleteByKeys(trx, 'deliveries', 'id', theirs.toSorted())
   await deleteByKeys(trx, 'attempts', 'delivery_id', theirs)

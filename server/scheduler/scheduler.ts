@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { expireTokens } from './expiry.ts'
+import { countHours } from './hours.ts'
 import {
   deleteAuditEntries,
   deleteKeys,
@@ -30,6 +31,7 @@ const allSteps: readonly Step[] = [
   takeBackDeliveries,
   noteDropped,
   purge,
+  countHours,
   endDeleted,
 ]
 

@@ -7,6 +7,7 @@ import { whyOrganisation } from '../../cli/why/organisation.ts'
 import { whyWebhook } from '../../cli/why/webhook.ts'
 import { connect, type Database, rows } from '../../server/database/connect.ts'
 import { createAccessToken } from '../../server/domain/access-tokens.ts'
+import { countHour, hoursToCount } from '../../server/domain/delivery-hours.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { seedMany } from '../../server/seed.ts'
 import { seedHistory } from '../../server/seed-history.ts'
@@ -157,6 +158,7 @@ const compare = async (url: string): Promise<void> => {
   const server = await startTestServer(options.engine, { url, env })
   try {
     await analyse(database)
+    for (const hourAt of await hoursToCount(database.knex, Date.now())) await countHour(database, hourAt)
     const as = (token?: Credentials): Session => {
       const graphql = async (document: string, variables: object) => {
         const { data, errors } = await server.graphql(document, variables, token)

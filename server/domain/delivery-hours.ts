@@ -1,0 +1,147 @@
+import type { Knex } from 'knex'
+import { timeOfId } from '../../shared/time.ts'
+import { type Database, insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
+import { newId } from '../ids.ts'
+import type { Summed, Sums, SumsAsked } from '../mango/resource.ts'
+
+// The deliveries created in an hour are counted once, by webhook and status, when the hour has been over for a while:
+// `counts` and `stats` over weeks then read hours, not deliveries. What changes such a delivery later leaves a mark of
+// its hour in the same transaction (`markHours`). An hour with a mark is counted from its deliveries, until the
+// scheduler has counted it again. Only who sees every delivery is answered from hours.
+//
+// Rejected: to count when a delivery is written. All transactions of an hour would change the same rows.
+
+const HOUR_MS = 3_600_000
+
+/** A change of a delivery that is older leaves a mark. */
+const MARKED_AFTER_MS = 10 * 60_000
+/** An hour is counted so long after its end. A change that left no mark has long been committed by then. */
+const COUNTED_AFTER_MS = HOUR_MS
+
+/** Of all webhooks together. A row of no status says that the hour has been counted. */
+const ALL = ''
+const COUNTED = ''
+
+/** Notes that deliveries change their status or are deleted, in the transaction that does so, before or after. */
+export const markHours = async (trx: Sql, deliveryIds: string[], now: number): Promise<void> => {
+  const old = deliveryIds.filter(id => timeOfId(id) < now - MARKED_AFTER_MS)
+  if (old.length === 0) return
+  const hour = dialectOf(trx).quotient('created_at', HOUR_MS)
+  const hours = await rows<{ hour: number }>(
+    trx,
+    `SELECT DISTINCT ${hour} AS hour FROM deliveries WHERE id IN (${marks(old)})`,
+    old,
+  )
+  const changes = hours.map(({ hour }) => ({ id: newId(now), hour_at: Number(hour) * HOUR_MS }))
+  await insertMany(trx, 'delivery_hour_changes', changes)
+}
+
+/** The hours to be counted, the latest first. Forgets those before the oldest delivery. */
+export const hoursToCount = async (sql: Sql, now: number): Promise<number[]> => {
+  const [oldest] = await rows<{ at: number | null }>(sql, 'SELECT MIN(created_at) AS at FROM deliveries')
+  const lastAt = startOf(now - COUNTED_AFTER_MS) - HOUR_MS
+  const firstAt = oldest?.at == null ? lastAt + HOUR_MS : startOf(Number(oldest.at))
+  for (const table of ['delivery_hours', 'delivery_hour_changes'])
+    await run(sql, `DELETE FROM ${table} WHERE hour_at < ?`, [firstAt])
+  const counted = await rows<{ hour_at: number }>(
+    sql,
+    `SELECT hour_at FROM delivery_hours WHERE webhook_id = ? AND status = ? AND ${UNCHANGED}`,
+    [ALL, COUNTED],
+  )
+  const known = new Set(counted.map(({ hour_at }) => Number(hour_at)))
+  const owed: number[] = []
+  for (let hourAt = lastAt; hourAt >= firstAt; hourAt -= HOUR_MS) if (!known.has(hourAt)) owed.push(hourAt)
+  return owed
+}
+
+const startOf = (ms: number): number => ms - (ms % HOUR_MS)
+
+const UNCHANGED = 'hour_at NOT IN (SELECT c.hour_at FROM delivery_hour_changes c)'
+
+/** Counts the deliveries of an hour. */
+export const countHour = ({ transaction }: Pick<Database, 'transaction'>, hourAt: number): Promise<void> =>
+  transaction(async trx => {
+    const { onDuplicate, useIndex } = dialectOf(trx)
+    // Two processes take turns: the later one sees every change whose mark the other one has deleted.
+    await run(
+      trx,
+      `INSERT INTO delivery_hours (webhook_id, hour_at, status, number) VALUES (?, ?, ?, 0)
+       ${onDuplicate(['webhook_id', 'hour_at', 'status'])}number = 0`,
+      [ALL, hourAt, COUNTED],
+    )
+    const changes = await rows<{ id: string }>(trx, 'SELECT id FROM delivery_hour_changes WHERE hour_at = ?', [hourAt])
+    const found = await rows<{ webhook_id: string; status: string; number: number }>(
+      trx,
+      `SELECT webhook_id, status, COUNT(*) AS number FROM deliveries ${useIndex('deliveries_by_time')}
+       WHERE created_at >= ? AND created_at < ? GROUP BY webhook_id, status`,
+      [hourAt, hourAt + HOUR_MS],
+    )
+    await run(trx, 'DELETE FROM delivery_hours WHERE hour_at = ? AND NOT (webhook_id = ? AND status = ?)', [
+      ...[hourAt, ALL, COUNTED],
+    ])
+    await insertMany(
+      trx,
+      'delivery_hours',
+      withTotals(found).map(row => ({ ...row, hour_at: hourAt })),
+    )
+    await forgetChanges(
+      trx,
+      changes.map(({ id }) => id),
+    )
+  })
+
+type Counted = { webhook_id: string; status: string; number: number }
+
+const withTotals = (found: Counted[]): Counted[] => {
+  const own = found.map(({ webhook_id, status, number }) => ({ webhook_id, status, number: Number(number) }))
+  const totals = [...Map.groupBy(own, ({ status }) => status)].map(([status, alike]) => ({
+    webhook_id: ALL,
+    status,
+    number: alike.reduce((sum, { number }) => sum + number, 0),
+  }))
+  return [...totals, ...own]
+}
+
+const CHANGES_A_STATEMENT = 500
+
+const forgetChanges = async (trx: Knex.Transaction, ids: string[]): Promise<void> => {
+  for (let from = 0; from < ids.length; from += CHANGES_A_STATEMENT) {
+    const part = ids.slice(from, from + CHANGES_A_STATEMENT)
+    await run(trx, `DELETE FROM delivery_hour_changes WHERE id IN (${marks(part)})`, part)
+  }
+}
+
+/** Forgets what was counted, where it may have been changed without a mark. */
+export const forgetHours = (sql: Sql): Promise<number> => run(sql, 'DELETE FROM delivery_hours')
+
+const read = async (sql: Sql, { within: [fromMs, toMs], where, by }: SumsAsked): Promise<Summed> => {
+  const lastAt = toMs === Number.POSITIVE_INFINITY ? Number.MAX_SAFE_INTEGER : toMs - HOUR_MS
+  const firstAt = fromMs === Number.NEGATIVE_INFINITY ? 0 : fromMs
+  const ofEach = by.includes('webhook_id') || where.has('webhook_id')
+  const values = by.map((column, index) => {
+    const expression = typeof column === 'number' ? dialectOf(sql).quotient('hour_at', column) : column
+    return { expression, name: `by_${index}` }
+  })
+  const conditions = [...where].map(([column, some]) => `AND ${column} IN (${marks(some)})`).join(' ')
+  const list = (parts: string[]) => parts.map(part => `, ${part}`).join('')
+  const groupBy = values.length === 0 ? '' : `GROUP BY ${values.map(({ expression }) => expression).join(', ')}`
+  const range = `hour_at >= ? AND hour_at <= ? AND ${UNCHANGED}`
+  // One statement, so that the counts are of the hours that it lists.
+  const found = await rows<Record<string, string | number | null>>(
+    sql,
+    `SELECT hour_at AS hour, 0 AS number ${list(values.map(({ name }) => `NULL AS ${name}`))}
+     FROM delivery_hours WHERE webhook_id = ? AND status = ? AND ${range}
+     UNION ALL
+     SELECT NULL, SUM(number) ${list(values.map(({ expression }) => expression))}
+     FROM delivery_hours WHERE webhook_id ${ofEach ? '<>' : '='} ? AND status <> ? AND ${range} ${conditions} ${groupBy}`,
+    [ALL, COUNTED, firstAt, lastAt, ALL, COUNTED, firstAt, lastAt, ...[...where.values()].flat()],
+  )
+  const groups = found.filter(({ hour, number }) => hour === null && number !== null)
+  return {
+    groups: groups.map(row => ({ values: values.map(({ name }) => row[name]!), count: Number(row.number) })),
+    known: found.flatMap(({ hour }) => (hour === null ? [] : [Number(hour)])).toSorted((a, b) => a - b),
+  }
+}
+
+export const deliveryHours: Sums = { time: 'created_at', spanMs: HOUR_MS, columns: ['webhook_id', 'status'], read }
