@@ -19,9 +19,9 @@ export const statsCommand = () =>
   new Command('stats')
     .summary('see deliveries, failures and times of answers over time')
     .description(
-      'Draws the deliveries of a time, those that failed, and how long answers took (half and 95 % of a sample were ' +
-        'faster), of one webhook or of all. Without a terminal it prints the numbers. By default of the 24 hours ' +
-        'until now, or until --until.',
+      'Draws how many deliveries there were over time, how many failed, and how long answers took (p50 and p95 of a ' +
+        'sample), of one webhook or of all that the access token sees. Without --since, of 24 hours. Without a ' +
+        'terminal it prints the numbers as JSON.',
     )
     .argument('[webhook]', 'only of this webhook')
     .addOption(sinceOption('only those created'))

@@ -15,14 +15,14 @@ export const whyCommand = () =>
   new Command('why')
     .summary('find out why something did not arrive')
     .description(
-      'One verdict, its cause, the evidence, and the next command. Of a webhook: how it is, and since when. Of a ' +
-        'webhook and an event: why the event did or did not go there, by the rules that the server uses. ' +
-        'Of an organisation: which events there were, and where each went.',
+      'Gives one verdict, its causes, the evidence, and the next command. For a webhook: how it is, and since when. ' +
+        'For a webhook and an event: why the event did or did not go there, by the rules that the server uses. ' +
+        'For an organisation: which events there were, and where each went.',
     )
     .argument('[webhook]', 'the webhook, or the organisation')
     .argument('[event]', 'the event, or a delivery of it (the eventId that its receiver saw)')
-    .addOption(typeOption('of an organisation: only events of this type'))
-    .option('--project <project>', 'of an organisation: only events of this project')
+    .addOption(typeOption('for an organisation: only events of this type'))
+    .option('--project <project>', 'for an organisation: only events of this project')
     .addOption(sinceOption('only what happened'))
     .addOption(untilOption('only what happened'))
     .addOption(dryRunOption())

@@ -148,17 +148,31 @@ const noneOf = async (
     const [found] = await countReports(session, { ...where, status: wanted.status })
     const many = count(found?.count ?? 0, 'report is', 'reports are')
     if (found?.count) {
-      say('not_happened', `${many} ${wanted.status}: ${wanted.happens}.`)
+      const refused = wanted.isAsked ? ' A request that was refused, such as with RATE_LIMITED, leaves no event.' : ''
+      say('not_happened', `${many} ${wanted.status}: ${wanted.happens}.${refused}`)
       next ??= `tidings reports list --status ${wanted.status}${project ? ` --project ${project.id}` : ''}`
     }
   }
+  if (next === null && type && BEFORE[type] !== undefined && reasons.length === 0) say('no_trace', NO_TRACE)
   return { reasons, next }
 }
 
+const NO_TRACE =
+  'No report of these is known that it could be of. A request that was refused, such as with RATE_LIMITED, leaves no ' +
+  'event: its sender had the answer.'
+
 /** The status of the reports of which such an event is still to come. */
-const BEFORE: Record<string, { status: string; happens: string }> = {
-  project_report_quarterly_submitted: { status: 'open', happens: 'the event happens when one is submitted' },
-  project_report_quarterly_approved: { status: 'submitted', happens: 'the event happens when one is approved' },
+const BEFORE: Record<string, { status: string; happens: string; isAsked?: true }> = {
+  project_report_quarterly_submitted: {
+    status: 'open',
+    happens: 'the event happens when one is submitted',
+    isAsked: true,
+  },
+  project_report_quarterly_approved: {
+    status: 'submitted',
+    happens: 'the event happens when one is approved',
+    isAsked: true,
+  },
   project_report_quarterly_overdue: { status: 'open', happens: 'the event happens when one is past its due date' },
 }
 

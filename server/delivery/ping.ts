@@ -6,6 +6,7 @@ import { type Database, rows, run } from '../database/connect.ts'
 import type { Change } from '../domain/change.ts'
 import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
+import { errorCodeIn } from '../domain/explain-answers.ts'
 import { pingSoon } from '../domain/missed.ts'
 import type { WebhookRow } from '../domain/resources.ts'
 import { lockActive } from '../domain/webhooks.ts'
@@ -100,7 +101,7 @@ export const pingBeforeStoring = async (
  */
 const toldToStranger = (statusCode: number, body: string): string => {
   if (statusCode !== 401 && statusCode !== 403) return body
-  const code = /^\s*\{\s*"error"\s*:\s*"([a-z][a-z0-9_]{0,39})"/.exec(body)?.[1]
+  const code = errorCodeIn(body)
   return code === undefined ? '' : JSON.stringify({ error: code })
 }
 

@@ -134,7 +134,8 @@ const read = async (sql: Sql, { within: [fromMs, toMs], where, by }: SumsAsked):
      FROM delivery_hours WHERE webhook_id = ? AND status = ? AND ${range}
      UNION ALL
      SELECT NULL, SUM(number) ${list(values.map(({ expression }) => expression))}
-     FROM delivery_hours WHERE webhook_id ${ofEach ? '<>' : '='} ? AND status <> ? AND ${range} ${conditions} ${groupBy}`,
+     FROM delivery_hours WHERE webhook_id ${ofEach ? '<>' : '='} ? AND status <> ? AND ${range} ${conditions}
+     ${groupBy}`,
     [ALL, COUNTED, firstAt, lastAt, ALL, COUNTED, firstAt, lastAt, ...[...where.values()].flat()],
   )
   const groups = found.filter(({ hour, number }) => hour === null && number !== null)

@@ -43,6 +43,31 @@ export const checkedBeside = ({ webhook, headers, attempts }: Facts): Reason[] =
   return found
 }
 
+/** The code of an error in an answer's body, `{"error": "audience"}`; undefined if it has none. */
+export const errorCodeIn = (body: string | null): string | undefined =>
+  /^\s*\{\s*"error"\s*:\s*"([a-z][a-z0-9_]{0,39})"/.exec(body ?? '')?.[1]
+
+/** What it comes to that a receiver refuses a token for one of its checks (`receiver/fault.ts`). */
+const CHECKS: Record<string, (url: string) => string> = {
+  audience: url => `it expects the token to be for another URL than ${url}, which must be written there exactly so`,
+  issuer: () => 'it expects tokens of another server',
+  key: () => 'it does not find the key that signed: it has the keys of another server, or has not fetched them lately',
+  expiry: () => 'the token had expired: its clock is ahead, or the request waited long before it was checked',
+  issued_at: () => 'the token is of a time to come: its clock is behind',
+  signature: () => 'the signature is not by the key that it has',
+  body_digest: () => 'the body is another than was signed: something before it has changed it, such as a body parser',
+  webhook: () => 'it accepts deliveries of other webhooks only',
+  replay: () => 'it takes the delivery for one that it has had before',
+  token_missing: () => 'no token came: a proxy before it may have removed the header Authorization',
+}
+
+/** What a receiver that refuses a token says that it has checked. */
+export const failedCheck = ({ attempts, urlThen, webhook }: Facts): Reason[] => {
+  const code = errorCodeIn(attempts.at(-1)?.response ?? null)
+  const meaning = code === undefined ? undefined : CHECKS[code]?.(urlThen ?? webhook.url)
+  return meaning === undefined ? [] : [reason('failed_check', `The receiver says “${code}”: ${meaning}.`)]
+}
+
 /** The URL that the last answer redirects to, if it is one. */
 const redirectedTo = ({ redirect, attempts, urlThen }: Facts): string | undefined => {
   const status = attempts.at(-1)?.status_code ?? 0

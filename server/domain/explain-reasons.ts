@@ -1,6 +1,6 @@
 import { toIso } from '../../shared/time.ts'
 import { eventTypes, noticeTypes } from '../../shared/vocabulary.ts'
-import { answerOf, checkedBeside, redirection, runOf } from './explain-answers.ts'
+import { answerOf, checkedBeside, failedCheck, redirection, runOf } from './explain-answers.ts'
 import type { Facts } from './explain-facts.ts'
 import { withHealing } from './explain-healing.ts'
 import { type Explained, PLAIN_URL, type Reason, reason, recoverSince } from './explain-words.ts'
@@ -61,7 +61,11 @@ const rejected: Explain = (facts, last) => {
   const message = isToken
     ? 'The endpoint answered 401: it did not accept the token. Check it there with tidings verify, then send it again.'
     : `The endpoint ${answerOf(attempt)}, which refuses the event for good. When that is mended there, send it again.`
-  const reasons = [reason(isToken ? 'token_refused' : 'refused', message, last.finished_at), ...checkedBeside(facts)]
+  const reasons = [
+    reason(isToken ? 'token_refused' : 'refused', message, last.finished_at),
+    ...(isToken ? failedCheck(facts) : []),
+    ...checkedBeside(facts),
+  ]
   return { verdict: 'failed', ...whenActive(facts, reasons, redeliver(last)) }
 }
 

@@ -116,8 +116,8 @@ export class Desk {
       const given = 'id' in input ? input : { url, ...made, ...input }
       return (await this.asked(UPSERT, given, as)).upsertWebhook
     }
-    const happens = async (quarter = '2026-3'): Promise<string> => {
-      await this.asked(SUBMIT, { p: own.projectId, q: quarter, u: own.userId })
+    const happens = async (quarter = '2026-3', as?: Credentials): Promise<string> => {
+      await this.asked(SUBMIT, { p: own.projectId, q: quarter, u: own.userId }, as)
       const { events } = await this.asked('query ($s: MangoQuery) { events(query: $s) { id } }', {
         s: { selector: { projectId: own.projectId, 'payload.projectReport.quarter': quarter } },
       })

@@ -91,6 +91,12 @@ const checksSecret =
     return { status: String(headers['webhook-signature']).split(' ').includes(wanted) ? 204 : 401 }
   }
 
+/** A receiver of the kit that refuses for one of its checks. */
+const refusesFor = (error: string) => ({ status: 401, body: JSON.stringify({ error }) })
+
+/** 32 KiB. */
+const LARGE = Array.from({ length: 32 }, (_, n) => [`x-part-${n}`, 'a'.repeat(1_000)])
+
 const well = ({ answer }: Place): void => answer({ status: 204 })
 
 const TICKETS: Ticket[] = [
@@ -132,6 +138,58 @@ const TICKETS: Ticket[] = [
     },
     codes: ['token_refused', 'checks_secret'],
     says: /must have its present secret/,
+  },
+  {
+    cause: 'the clock of the receiver is ahead',
+    make: ({ ended }) => ended(refusesFor('expiry')),
+    codes: ['token_refused', 'failed_check'],
+    says: /says “expiry”: the token had expired: its clock is ahead/,
+    mended: well,
+  },
+  {
+    cause: 'the receiver expects another URL',
+    make: ({ ended }) => ended(refusesFor('audience')),
+    codes: ['token_refused', 'failed_check'],
+    says: /for another URL than http\S+, which must be written there/,
+    mended: well,
+  },
+  {
+    cause: 'a proxy removes the token, and a body parser has changed what is left',
+    make: ({ ended }) => ended(refusesFor('token_missing')),
+    codes: ['token_refused', 'failed_check'],
+    says: /a proxy before it may have removed the header Authorization/,
+    mended: well,
+  },
+  {
+    cause: 'the receiver takes a first delivery for a replay',
+    make: ({ ended }) => ended(refusesFor('replay')),
+    codes: ['token_refused', 'failed_check'],
+    says: /one that it has had before/,
+    mended: well,
+  },
+  {
+    cause: 'three at once: the receiver has the old secret, checks a header, and has the keys of another server',
+    async make({ ended, desk }) {
+      const made = await ended(refusesFor('key'), { signing: 'standard', headers: { 'X-Team': 'a' } })
+      await desk.asked('mutation ($id: UUID!) { rotateWebhookSecret(id: $id) { secret } }', { id: made.webhookId })
+      return made
+    },
+    codes: ['token_refused', 'failed_check', 'checks_secret', 'checks_headers'],
+    says: /it has the keys of another server/,
+    mended: well,
+  },
+  {
+    cause: 'the body of its answer never ends, and what came before it counts',
+    make: ({ ended }) => ended('flood'),
+    codes: ['acknowledged'],
+    mended: well,
+  },
+  {
+    cause: 'the headers of its answer are too large',
+    make: ({ ended }) => ended({ status: 200, headers: Object.fromEntries(LARGE) }),
+    codes: ['retries_exhausted'],
+    says: /malformed response/,
+    mended: well,
   },
   {
     cause: 'the endpoint has moved, and redirects',

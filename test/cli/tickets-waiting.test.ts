@@ -128,7 +128,7 @@ for (const engine of engines) {
 
   describe(`tickets of organisations that why solves (${engine})`, () => {
     const desk = new Desk()
-    before(() => desk.open(engine, {}))
+    before(() => desk.open(engine, { env: { TIDINGS_RATE_LIMIT: '10000' } }))
     after(() => desk.close())
 
     const asked = async (line: string) => {
@@ -165,6 +165,23 @@ for (const engine of engines) {
         ...{ id, u: at.userId },
       })
       await desk.receiver.waitFor(all => all.some(({ path, body }) => path === at.path && body.eventType === APPROVED))
+    })
+
+    it('the request was refused, because too many were sent: no_trace', async () => {
+      const at = await desk.place()
+      await at.webhook()
+      const sender = await desk.server.token({ permissions: ['reports', 'read'] })
+      const minute = 60_000 * Math.floor(Date.now() / 60_000)
+      // Two of them, as the minute may end.
+      const spent = { access_token_id: sender.id, window_start: minute + 60_000, taken: 1_000_000 }
+      await desk.server.database.knex('rate_limits').insert(spent)
+      await assert.rejects(at.happens('2026-3', sender), /RATE_LIMITED/)
+      const { codes, next } = await asked(
+        `tidings why ${at.organisationId} --type project_report_quarterly_submitted --project ${at.projectId}`,
+      )
+      assert.deepEqual([codes, next], [['no_trace'], `tidings events list --organisation ${at.organisationId}`])
+      await at.happens()
+      await at.arrives('2026-3')
     })
   })
 }

@@ -231,6 +231,35 @@ const TICKETS: Ticket[] = [
     ends: 'next event',
   },
   {
+    cause: 'its project moved out of the sight of the webhook while it was retried',
+    async make({ webhook, happens, answer, explainedAs, organisationId, projectId, other, desk }) {
+      const permissions = ['read', 'webhooks'] as const
+      const limited = await desk.server.token({ permissions: [...permissions], organisationIds: [organisationId] })
+      const webhookId = await webhook({ organisationIds: [] }, limited)
+      answer({ status: 503 })
+      const eventId = await happens()
+      await explainedAs('failing', { webhookId, eventId })
+      await desk.asked(
+        'mutation ($id: UUID!, $o: UUID!) { upsertProject(id: $id, organisationId: $o, name: "moved") { id } }',
+        { id: projectId, o: other.organisationId },
+      )
+      await explainedAs('project_out_of_sight', { webhookId, eventId })
+      return { webhookId, eventId }
+    },
+    codes: ['project_out_of_sight'],
+    mended: ({ answer }) => answer({ status: 200 }),
+    ends: 'next event',
+  },
+  {
+    cause: 'three at once: created after the event, of another organisation, for another type',
+    async make({ webhook, happens, other }) {
+      const eventId = await happens()
+      return { webhookId: await webhook({ events: [APPROVED], organisationIds: [other.organisationId] }), eventId }
+    },
+    codes: ['created_after', 'type_not_wanted', 'not_chosen'],
+    ends: 'told',
+  },
+  {
     cause: 'the webhook was created after the event',
     async make({ webhook, happens }) {
       const eventId = await happens()

@@ -155,7 +155,10 @@ describeEachEngine('counts of hours that are over', engine => {
     try {
       for (const asked of [[], [{ webhookId }]]) {
         for (const days of [1, 3]) {
-          await counted({ $and: [...asked, ...between(NOW - days * DAY_MS, NOW), statuses] }, ['createdAt:hour', 'status'])
+          await counted({ $and: [...asked, ...between(NOW - days * DAY_MS, NOW), statuses] }, [
+            'createdAt:hour',
+            'status',
+          ])
         }
       }
     } finally {
@@ -183,7 +186,7 @@ describeEachEngine('counts of hours that are over', engine => {
     assert.equal((await counted({ status: 'delivered' }, [], limited))[0]!.count, 0)
   })
 
-  /** What the counts by status are, asked and looked up, after something has happened to a delivery of three hours ago. */
+  /** The counts by status, after something has happened to a delivery of three hours ago. */
   const afterChange = async (change: () => Promise<unknown>): Promise<Record<string, number>> => {
     await countAll()
     const before = await counted({})
