@@ -9,7 +9,7 @@ import { after } from 'node:test'
 import { getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { keyOfSecret, standardSignature } from '../../shared/standard-webhooks.ts'
 import { cert, key } from '../delivery/localhost-certificate.ts'
-import { engines } from '../support/databases.ts'
+import { enginesHere } from '../support/databases.ts'
 import type { ReceivedRequest } from '../support/receiver.ts'
 import { type Place, play, type Ticket } from './ticket-desk.ts'
 
@@ -321,4 +321,4 @@ const TICKETS: Ticket[] = [
   },
 ]
 
-for (const engine of engines) play('tickets about endpoints that why solves', engine, TICKETS)
+for (const engine of enginesHere) play('tickets about endpoints that why solves', engine, TICKETS)

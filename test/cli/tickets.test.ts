@@ -1,4 +1,4 @@
-import { engines } from '../support/databases.ts'
+import { enginesHere } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { APPROVED, type Place, play, type Ticket } from './ticket-desk.ts'
 
@@ -304,4 +304,4 @@ const noticeOf = async (desk: Place['desk'], about: string): Promise<string> => 
   return events[0].id
 }
 
-for (const engine of engines) play('tickets that why solves', engine, TICKETS)
+for (const engine of enginesHere) play('tickets that why solves', engine, TICKETS)

@@ -1,5 +1,4 @@
 import { type ChildProcess, type ChildProcessWithoutNullStreams, fork, spawn } from 'node:child_process'
-import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -58,8 +57,14 @@ const alone = async (args: string[], { stdin = '', ...given }: Given & { stdin?:
 }
 
 const tried = new Set<string>()
-/** Those that end their process themselves, wait for signals, or read where and by what they were started. */
-const ALONE = ['complete', 'completion', 'server', 'demo', 'listen', 'mcp', 'dashboard', 'explore', 'proxy']
+/**
+ * Those that end their process themselves, wait for signals, read by what they were started, or print a secret, which
+ * is written to the descriptor itself.
+ */
+const ALONE = [
+  ...['complete', 'completion', 'start', 'demo', 'listen', 'mcp', 'dashboard', 'explore', 'proxy', 'watch'],
+  ...['token', 'tokens', 'rotate-secret', '--signing', '--ca-file'],
+]
 /** What is set up once for a process, or is for the process itself. */
 const SET_UP = /proxy$|^TIDINGS_CA_FILE$|^npm_|^NODE_|^PATH$/i
 
@@ -69,28 +74,29 @@ const mayBeHosted = (args: string[], { env = {}, stdin }: Parameters<typeof tidi
   const isFirst = !tried.has(command)
   tried.add(command)
   if (isAtFullSize || isFirst || stdin) return false
-  return (
-    !words.some(word => ALONE.includes(word) || word === '--ca-file') &&
-    !Object.keys(env).some(name => SET_UP.test(name))
-  )
+  return !args.some(word => ALONE.includes(word)) && !Object.keys(env).some(name => SET_UP.test(name))
 }
 
 const idle: ChildProcess[] = []
 
-const hosted = async (line: Line): Promise<Ended> => {
-  const host =
-    idle.pop() ?? fork(new URL('host.ts', import.meta.url), { execArgv: ['--disable-warning=ExperimentalWarning'] })
+const startHost = (): ChildProcess =>
+  fork(new URL('host.ts', import.meta.url), {
+    execArgv: ['--disable-warning=ExperimentalWarning'],
+    stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+  })
+
+const hosted = (line: Line): Promise<Ended> => {
+  const host = idle.pop() ?? startHost()
   host.ref()
   host.channel?.ref()
+  const ended = Promise.withResolvers<Ended>()
+  const fail = () => ended.reject(new Error(`The host of the command line has ended at: ${line.args.join(' ')}`))
+  host.once('exit', fail).once('message', result => {
+    host.off('exit', fail).unref()
+    host.channel?.unref()
+    idle.push(host)
+    ended.resolve(result as Ended)
+  })
   host.send(line)
-  const [ended] = await Promise.race([
-    once(host, 'message'),
-    once(host, 'exit').then(([code]) => {
-      throw new Error(`The host of the command line ended with ${code} at: ${line.args.join(' ')}`)
-    }),
-  ])
-  host.unref()
-  host.channel?.unref()
-  idle.push(host)
-  return ended
+  return ended.promise
 }

@@ -18,7 +18,7 @@ import {
   run,
 } from '../../server/database/connect.ts'
 import { startProxy as startStatementProxy } from '../chaos/proxy.ts'
-import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
+import { describeEachEngine, migratedDatabase, NOT_ON_SQLITE, type TestDatabase } from '../support/databases.ts'
 import { startProxy } from './proxy.ts'
 
 describeEachEngine('a database', engine => {
@@ -272,7 +272,7 @@ describeEachEngine('a database', engine => {
   })
 
   it('that has gone without a word fails what waits for it, and is used again when it is back', async t => {
-    if (engine === 'sqlite') return t.skip('a file does not fall silent')
+    if (engine === 'sqlite') return t.skip(NOT_ON_SQLITE)
     const proxy = await startProxy(fresh.url)
     const distant = await connect(proxy.url, { silenceMs: 200 })
     try {
@@ -287,7 +287,7 @@ describeEachEngine('a database', engine => {
   })
 
   it('that says nothing more to a connection that is being closed ends no process', async t => {
-    if (engine === 'sqlite') return t.skip('a file does not fall silent')
+    if (engine === 'sqlite') return t.skip(NOT_ON_SQLITE)
     const proxy = await startProxy(fresh.url)
     const distant = await connect(proxy.url, { silenceMs: 100 })
     const faults: Error[] = []
@@ -313,7 +313,7 @@ describeEachEngine('a database', engine => {
   })
 
   it('is reported at once when it cannot be reached', async t => {
-    if (engine === 'sqlite') return t.skip('a file is made where there is none')
+    if (engine === 'sqlite') return t.skip(NOT_ON_SQLITE)
     const nowhere = fresh.url.replace(/:\d+\//, ':1/')
     await assert.rejects(connect(nowhere), /ECONNREFUSED/)
   })

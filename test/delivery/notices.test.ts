@@ -4,7 +4,7 @@ import { rows } from '../../server/database/connect.ts'
 import { dialectOf } from '../../server/database/dialect.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
-import { describeEachEngine } from '../support/databases.ts'
+import { describeEachEngine, NOT_ON_SQLITE } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
@@ -242,7 +242,7 @@ describeEachEngine('events about webhooks', engine => {
 
   it('wait for a webhook that is held by another, and nothing else waits for them', async t => {
     const { database } = server
-    if (dialectOf(database.knex).forShareSkipLocked === '') return t.skip('one transaction at a time')
+    if (dialectOf(database.knex).forShareSkipLocked === '') return t.skip(NOT_ON_SQLITE)
     const watcher = await webhook({ events: ['delivery_dropped'] })
     const good = await webhook({ events: ['project_report_quarterly_submitted'] })
     const { id } = await failing()

@@ -11,7 +11,7 @@ import { deleteIdleLines } from '../../server/domain/lines.ts'
 import type { DeliveryRow, EventRow } from '../../server/domain/resources.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { testClock } from '../support/clock.ts'
-import { describeEachEngine } from '../support/databases.ts'
+import { describeEachEngine, NOT_ON_SQLITE } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
 import { DISABLING } from '../support/webhooks.ts'
@@ -318,7 +318,7 @@ describeEachEngine('the order of a project', engine => {
   })
 
   it('has an answer recorded although one change of the project after the other holds the line', async t => {
-    if (engine === 'sqlite') return t.skip('one transaction at a time holds all')
+    if (engine === 'sqlite') return t.skip(NOT_ON_SQLITE)
     const url = await answering(() => ({ status: 200 }))
     const webhookId = await ordered(url)
     const loop = await fixture.startLoop()

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
 import { connect } from '../../server/database/connect.ts'
 import { testClock } from '../support/clock.ts'
-import { describeEachEngine } from '../support/databases.ts'
+import { describeEachEngine, NOT_ON_SQLITE } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { type Fixture, startFixture } from './fixture.ts'
@@ -65,7 +65,7 @@ describeEachEngine('an answer', engine => {
   })
 
   it('waits for its own row alone, where another transaction holds that', async t => {
-    if (engine === 'sqlite') return t.skip('one transaction at a time holds all')
+    if (engine === 'sqlite') return t.skip(NOT_ON_SQLITE)
     const all = Promise.withResolvers<void>()
     const receiver = await startReceiver({
       answer: async () => {

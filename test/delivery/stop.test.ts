@@ -10,7 +10,7 @@ import { Recheck, type Stopped } from '../../server/delivery/recheck.ts'
 import { leaveActive } from '../../server/domain/webhooks.ts'
 import { createLog } from '../../server/log.ts'
 import { realClock } from '../support/clock.ts'
-import { describeEachEngine } from '../support/databases.ts'
+import { describeEachEngine, NOT_ON_SQLITE } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { DISABLING } from '../support/webhooks.ts'
@@ -174,7 +174,7 @@ describeEachEngine('a webhook whose row somebody else holds', engine => {
   after(() => fixture?.stop())
 
   it('keeps nothing of others from being recorded, and is held when it is free', async t => {
-    if (engine === 'sqlite') return t.skip('one transaction at a time holds all')
+    if (engine === 'sqlite') return t.skip(NOT_ON_SQLITE)
     const throttled = await startReceiver({ answer: () => ({ status: 429, headers: { 'retry-after': '60' } }) })
     const healthy = await startReceiver()
     const other = await connect(fixture.given.url)

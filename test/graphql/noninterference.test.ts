@@ -43,7 +43,7 @@ import {
 // an added field, query or mutation is covered too, or the test says that it does not know how.
 
 /** More of them: `TIDINGS_TEST_QUERIES=26000 node --test test/graphql/noninterference.test.ts`. */
-const RANDOM_QUERIES = Number(process.env.TIDINGS_TEST_QUERIES ?? atFullSize(400, 100))
+const RANDOM_QUERIES = Number(process.env.TIDINGS_TEST_QUERIES ?? atFullSize(400, 60))
 const SEED = Number(process.env.TIDINGS_TEST_SEED ?? 20261123)
 
 const schema = createSchema()
@@ -427,7 +427,7 @@ describeEachEngine('what a token does not see', engine => {
 
   it('is not in an explanation', async () => {
     const explained = rootQueries
-      .filter((_, index) => index % atFullSize(2, 6) === 0)
+      .filter((_, index) => index % atFullSize(2, 12) === 0)
       .map(({ resource, query }) => ({
         resource,
         field: (argument: string) =>

@@ -7,6 +7,7 @@ import { describe, test } from 'node:test'
 import { repository } from '../scripts/checkout.ts'
 import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
+import { isAtFullSize } from '../support/size.ts'
 import { startSender } from './sender.ts'
 
 // The receiver in Python under the servers and frameworks that docs/receivers/python.md names.
@@ -15,10 +16,11 @@ const environment = path.join(repository, 'node_modules/.cache/tidings/python-se
 const bin = (name: string): string => path.join(environment, 'bin', name)
 const PACKAGES = ['cryptography', 'uvicorn', 'hypercorn', 'gunicorn', 'fastapi', 'uvicorn-worker']
 
-/** Why the servers are left out on this machine; undefined where they are there. They are installed once. */
+/** Why the servers are left out; undefined where they are there. They are installed once, which takes half a minute. */
 const lacks = (): string | undefined => {
   const probe = () => spawnSync(bin('python'), ['-c', 'import uvicorn, hypercorn, gunicorn, fastapi, uvicorn_worker'])
   if (existsSync(bin('python')) && probe().status === 0) return undefined
+  if (!isAtFullSize) return '`npm run test:all` installs Python’s servers and tries them'
   spawnSync('python3', ['-m', 'venv', environment], { stdio: 'ignore' })
   spawnSync(bin('python'), ['-m', 'pip', 'install', '--quiet', ...PACKAGES], { stdio: 'ignore' })
   return probe().status === 0 ? undefined : 'Python’s servers cannot be installed on this machine'

@@ -3,7 +3,10 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { describe } from 'node:test'
+import { fileURLToPath } from 'node:url'
 import { connect, type Database } from '../../server/database/connect.ts'
+import { oneEngineByDay } from './engines-by-day.ts'
+import { isAtFullSize } from './size.ts'
 import { createDatabase, dropDatabase, namedServers, onServer, PREFIX, readTemplates, urlOf } from './templates.ts'
 
 export type TestDatabase = {
@@ -22,12 +25,28 @@ const servers = new Map<string, string>()
 for (const [url, { name }] of Object.entries(templates?.servers ?? {}))
   servers.set(servers.has(name) ? `${name} at ${new URL(url).host}` : name, url)
 
+/** For the `skip` of what cannot come about with SQLite: a file, and one transaction at a time. */
+export const NOT_ON_SQLITE = 'it cannot come about on SQLite: a database server runs it'
+
 /** The engines of the tests: always SQLite, and each server in TIDINGS_TEST_DATABASE_URLS. */
 export const engines: readonly string[] = ['sqlite', ...servers.keys()]
 
-/** `describe(name, fn)`, once for each engine. */
+/** Those that the tests of a file, by its path in the repository, run on. */
+export const enginesFor = (file: string, isWhole: boolean, all = engines): readonly string[] => {
+  const one = isWhole ? undefined : oneEngineByDay[file]
+  if (one === undefined) return all
+  const wanted = all.filter(engine => (engine === 'sqlite') === (one === 'SQLite'))
+  return wanted.length > 0 ? wanted : all
+}
+
+const testFile = path.relative(fileURLToPath(new URL('../..', import.meta.url)), process.argv[1] ?? '')
+
+/** The engines of this test file: all of them, or by day the one of `engines-by-day.ts`. */
+export const enginesHere = enginesFor(testFile, isAtFullSize)
+
+/** `describe(name, fn)`, once for each engine of this test file. */
 export const describeEachEngine = (name: string, fn: (engine: string) => void): void => {
-  for (const engine of engines) describe(`${name} (${engine})`, () => fn(engine))
+  for (const engine of enginesHere) describe(`${name} (${engine})`, () => fn(engine))
 }
 
 /** An empty database of its own. */

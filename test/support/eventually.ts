@@ -4,7 +4,7 @@ import { inspect } from 'node:util'
 /** So long that only what never comes about fails, on a machine that has much else to do. */
 export const PATIENCE_MS = 60_000
 
-/** What takes long is looked at less often: a look costs processor time, and comes a tenth of the wait too late at most. */
+/** What takes long is looked at less often: a look costs processor time, and is a tenth of the wait late at most. */
 const LATE_BY = 0.1
 const LONGEST_PAUSE_MS = 250
 
