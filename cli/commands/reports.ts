@@ -101,8 +101,8 @@ const submitCommand = () =>
       const session = new Session(command)
       const { report } = await session.graphql<{ report: ProjectReport }>(
         `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
-          report: submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { ${reportFields} }
-        }`,
+          report: submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) {
+            ${reportFields} } }`,
         {
           projectId: await resolveId(session, 'projects', options.project),
           quarter: options.quarter,
@@ -126,8 +126,8 @@ const approveCommand = () =>
       const session = new Session(command)
       const { report } = await session.graphql<{ report: ProjectReport }>(
         `mutation ($id: UUID!, $approverId: UUID!, $approvedDate: Date) {
-          report: approveProjectReport(id: $id, approverId: $approverId, approvedDate: $approvedDate) { ${reportFields} }
-        }`,
+          report: approveProjectReport(id: $id, approverId: $approverId, approvedDate: $approvedDate) {
+            ${reportFields} } }`,
         {
           id: await resolveId(session, 'projectReports', id),
           approverId: await resolveId(session, 'users', options.approver),
