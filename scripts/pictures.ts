@@ -103,7 +103,8 @@ try {
   const dashboard = await open(110, 26)
   await capture(dashboard, 'dashboard', {
     line: 'tidings dashboard',
-    shown: /● live[^]*WHAT HAPPENED[^]*delivered/,
+    // The line of the last day, of each webhook.
+    shown: /● live[^]*LAST DAY(?:[^]*[▁-█]){4}[^]*WHAT HAPPENED[^]*delivered/,
     columns: 110,
   })
   const timeline = await open(110, 40)

@@ -112,8 +112,9 @@ const forgetChanges = async (trx: Knex.Transaction, ids: string[]): Promise<void
   }
 }
 
-/** Forgets what was counted, where it may have been changed without a mark. */
-export const forgetHours = (sql: Sql): Promise<number> => run(sql, 'DELETE FROM delivery_hours')
+/** Forgets what was counted, where it may have been changed without a mark. The numbers are replaced one by one. */
+export const forgetHours = (sql: Sql): Promise<number> =>
+  run(sql, 'DELETE FROM delivery_hours WHERE webhook_id = ? AND status = ?', [ALL, COUNTED])
 
 const read = async (sql: Sql, { within: [fromMs, toMs], where, by }: SumsAsked): Promise<Summed> => {
   const lastAt = toMs === Number.POSITIVE_INFINITY ? Number.MAX_SAFE_INTEGER : toMs - HOUR_MS
@@ -126,15 +127,17 @@ const read = async (sql: Sql, { within: [fromMs, toMs], where, by }: SumsAsked):
   const conditions = [...where].map(([column, some]) => `AND ${column} IN (${marks(some)})`).join(' ')
   const list = (parts: string[]) => parts.map(part => `, ${part}`).join('')
   const groupBy = values.length === 0 ? '' : `GROUP BY ${values.map(({ expression }) => expression).join(', ')}`
-  const range = `hour_at >= ? AND hour_at <= ? AND ${UNCHANGED}`
+  const range = 'hour_at >= ? AND hour_at <= ?'
+  const known = `SELECT hour_at FROM delivery_hours WHERE webhook_id = ? AND status = ? AND ${range} AND ${UNCHANGED}`
   // One statement, so that the counts are of the hours that it lists.
   const found = await rows<Record<string, string | number | null>>(
     sql,
-    `SELECT hour_at AS hour, 0 AS number ${list(values.map(({ name }) => `NULL AS ${name}`))}
-     FROM delivery_hours WHERE webhook_id = ? AND status = ? AND ${range}
+    `WITH known AS (${known})
+     SELECT hour_at AS hour, 0 AS number ${list(values.map(({ name }) => `NULL AS ${name}`))} FROM known
      UNION ALL
      SELECT NULL, SUM(number) ${list(values.map(({ expression }) => expression))}
      FROM delivery_hours WHERE webhook_id ${ofEach ? '<>' : '='} ? AND status <> ? AND ${range} ${conditions}
+       AND hour_at IN (SELECT known.hour_at FROM known)
      ${groupBy}`,
     [ALL, COUNTED, firstAt, lastAt, ALL, COUNTED, firstAt, lastAt, ...[...where.values()].flat()],
   )
