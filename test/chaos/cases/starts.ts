@@ -1,113 +1,359 @@
-import type { DatabaseProxy } from '../proxy.ts'
-import type { Server } from '../stage/processes.ts'
+import { randomBytes, randomUUID } from 'node:crypto'
+import { setTimeout as wait } from 'node:timers/promises'
+import { type DatabaseProxy, startProxy } from '../proxy.ts'
+import type { Server, Tidings } from '../stage/processes.ts'
+import { openSql, type Sql } from '../stage/sql.ts'
 import { type Stage, within } from '../stage/stage.ts'
 import { type Case, SHARED } from './case.ts'
 
-// A process that starts or stops is cut off, held up or frozen at each of its statements that lock or write, while
-// another one starts. No lock of the first may keep the second for longer than sessions last.
+// A process that starts, does what has fallen due, stops, migrates, or changes keys is cut off, held up or frozen at
+// each of its statements that lock or write, while another one starts. No lock of the first may stay for longer than
+// sessions last, nor keep the second from starting.
 
-const LOCKING = /\b(FOR UPDATE|LOCK IN SHARE MODE|INSERT|UPDATE|DELETE|COMMIT|ROLLBACK|BEGIN)\b/i
+const LOCKING = /\b(FOR UPDATE|FOR SHARE|LOCK IN SHARE MODE|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|COMMIT|ROLLBACK)\b/i
 const VALUES = /'[^']*'|\b\d+\b/g
-const FAULTS = ['cut', 'held', 'frozen'] as const
-/** Sessions last 15 s, a wait for a lock 10 s; then a process has to start. */
-const LOCKED_MS = 25_000
-const READY_AGAIN_MS = 45_000
+const FAULTS = ['held', 'frozen', 'cut'] as const
+/** Sessions last 15 s; the database may end one a little later. */
+const LOCKED_S = 17
+/** After that the other has what it waits for. It then takes as long as where nothing is disturbed, twice at most. */
+const OTHER_WAITS_MS = 25_000
+const TWICE = 2
+const AGAIN_MS = 60_000
+/** What a server does when it is ready, its schedule above all, is done this much later. */
+const AFTER_READY_MS = 3_000
+const ROLES = 'api,delivery,scheduler'
+/** Most of a meeting is waiting. */
+const AT_ONCE = 6
 
 type Fault = (typeof FAULTS)[number]
-type Phase = 'start' | 'stop'
 
-const shapeOf = (text: string): string => text.replaceAll(VALUES, '?').slice(0, 120)
+/** A database of its own. */
+type Ground = { url: string; sql: Sql; keys: Record<string, string | number | null>[]; isMigrated: boolean }
 
-/** The statements of a start and of a stop that lock or write. */
-const statementsOf = async (stage: Stage, proxy: DatabaseProxy): Promise<Record<Phase, string[]>> => {
-  const seen = { start: new Set<string>(), stop: new Set<string>() }
-  let phase: Phase = 'start'
-  const unwatch = proxy.watch(text => {
-    if (LOCKING.test(text)) seen[phase].add(shapeOf(text))
-  })
-  const server = await stage.server({ by: proxy, roles: ROLES })
-  phase = 'stop'
-  server.signal('SIGTERM')
-  await server.ended
-  unwatch()
-  return { start: [...seen.start], stop: [...seen.stop] }
+type Beside = { other: Tidings; isDone: () => boolean | Promise<boolean> }
+
+/** What is disturbed, and what another process does meanwhile. */
+type Doing = {
+  name: string
+  /** What the database has before. */
+  given: 'nothing' | 'schema' | 'keys'
+  begin(stage: Stage, ground: Ground, databaseUrl: string): Promise<Tidings>
+  /** Ends what is not disturbed yet, and begins what is. */
+  onward?(first: Tidings): Promise<void>
+  beside(stage: Stage, ground: Ground): Promise<Beside>
+  /** Whether the disturbed one is at work, or at its end. */
+  isWell(first: Tidings): boolean | Promise<boolean>
 }
 
-const ROLES = 'api,delivery,scheduler'
+const hasEnded = (first: Tidings): boolean => first.hasEnded() !== undefined
 
-/** `startMs`: how long a start without a fault takes on this machine. */
-type Meeting = { phase: Phase; shape: string; fault: Fault; startMs: number }
-
-/** Whether the other process became ready in time, and the first one after the fault; undefined if it was not met. */
-const meet = async (stage: Stage, { phase, shape, fault, startMs }: Meeting): Promise<string | undefined> => {
-  const proxy = await stage.proxy()
-  const hold = (): ReturnType<DatabaseProxy['hold']> =>
-    proxy.hold(text => shapeOf(text) === shape, { answer: fault === 'frozen' })
-  let met = phase === 'start' ? hold() : undefined
-  const first = await stage.serverStarting({ by: proxy, roles: ROLES })
-  if (phase === 'stop') {
-    await first.untilReady(READY_AGAIN_MS)
-    met = hold()
-    first.signal('SIGTERM')
-  }
-  const isMet = await within(READY_AGAIN_MS, () => met!.count() > 0)
-  if (isMet && fault === 'cut') {
-    proxy.cut()
-    met!.end()
-  }
-  if (isMet && fault === 'frozen') first.signal('SIGSTOP')
-  const other = await stage.serverStarting({ roles: ROLES })
-  const at = Date.now()
-  const isOtherReady = await within(LOCKED_MS + 2 * startMs, other.isReady)
-  const readyMs = Date.now() - at
-  if (fault === 'frozen') first.signal('SIGCONT')
-  met!.end()
-  const isFirstWell = await (phase === 'stop'
-    ? within(READY_AGAIN_MS, () => first.hasEnded() !== undefined)
-    : within(READY_AGAIN_MS, first.isReady))
-  const told = fateOf(first, phase, isFirstWell)
-  for (const each of [first, other]) if (!each.hasEnded()) each.signal('SIGKILL')
-  await Promise.all([first.ended, other.ended])
-  if (!isMet) return undefined
-  return isOtherReady && isFirstWell ? `ok ${readyMs}` : `the other ${isOtherReady} after ${readyMs} ms, ${told}`
+const startBeside = async (stage: Stage, { url }: Ground, env = {}): Promise<Beside> => {
+  const other = await stage.serverStarting({ databaseUrl: url, roles: ROLES, env })
+  return { other, isDone: other.isReady }
 }
 
-const fateOf = (first: Server, phase: Phase, isWell: boolean): string => {
-  const end = first.hasEnded()
-  if (isWell) return 'the first well'
-  const how = end ? `ended with ${end.code}` : `is not ${phase === 'start' ? 'ready' : 'at its end'}`
-  return `the first ${how}: ${first.stderr().slice(-300)}`
-}
+const serve: Doing['begin'] = (stage, _ground, databaseUrl) => stage.serverStarting({ databaseUrl, roles: ROLES })
 
-const startMeetings: Case = {
-  name: 'start-statements',
-  says: 'A process cut off, held up or frozen at a statement of its start or stop keeps no other from starting',
-  engines: SHARED,
-  async run(stage) {
-    const at = performance.now()
-    const statements = await statementsOf(stage, await stage.proxy())
-    const startMs = performance.now() - at
-    stage.say(`${statements.start.length} statements of a start, ${statements.stop.length} of a stop`)
-    const wrong: string[] = []
-    let met = 0
-    let slowestMs = 0
-    const most = stage.size(1_000)
-    for (const phase of ['start', 'stop'] as const) {
-      for (const shape of statements[phase].slice(0, most)) {
-        for (const fault of FAULTS) {
-          const found = await meet(stage, { phase, shape, fault, startMs })
-          stage.say(`${phase} ${fault} ${shape.slice(0, 60).replaceAll(/\s+/g, ' ')}: ${found ?? 'not met'}`)
-          if (found === undefined) continue
-          met += 1
-          if (found.startsWith('ok ')) slowestMs = Math.max(slowestMs, Number(found.slice(3)))
-          else wrong.push(`${phase} ${fault} ${shape}: ${found}`)
-        }
-      }
-    }
-    stage.expect('faults were met', met >= FAULTS.length * 3, `${met}`)
-    const seen = wrong.join('; ') || `at the latest after ${slowestMs} ms`
-    stage.expect('another process was ready, and then the first', wrong.length === 0, seen)
+const isReady: Doing['isWell'] = first => (first as Server).isReady()
+
+/** Both keys, the new one first: `reseal` seals with it what the old one sealed. */
+const NEW_KEY = randomBytes(32).toString('base64')
+const bothKeys = (stage: Stage) => ({ TIDINGS_MASTER_KEY: `${NEW_KEY},${stage.masterKey}` })
+
+const DOINGS: readonly Doing[] = [
+  { name: 'start', given: 'schema', begin: serve, beside: startBeside, isWell: isReady },
+  {
+    name: 'stop',
+    given: 'keys',
+    begin: serve,
+    async onward(first) {
+      await (first as Server).untilReady(AGAIN_MS)
+      await wait(AFTER_READY_MS)
+      first.signal('SIGTERM')
+    },
+    beside: startBeside,
+    isWell: hasEnded,
   },
+  {
+    name: 'migrate',
+    given: 'nothing',
+    begin: async (stage, _ground, databaseUrl) => stage.operator(['server', 'migrate'], databaseUrl),
+    async beside(stage, { url }) {
+      const other = stage.operator(['server', 'migrate'], url)
+      return { other, isDone: () => other.hasEnded()?.code === 0 }
+    },
+    isWell: hasEnded,
+  },
+  {
+    name: 'rotate',
+    given: 'schema',
+    begin: async (stage, _ground, databaseUrl) => stage.operator(['server', 'keys', 'rotate'], databaseUrl),
+    beside: startBeside,
+    isWell: hasEnded,
+  },
+  {
+    name: 'revoke',
+    given: 'keys',
+    async begin(stage, { keys }, databaseUrl) {
+      return stage.operator(['server', 'keys', 'revoke', String(keys[0]!.kid), '--yes'], databaseUrl)
+    },
+    beside: startBeside,
+    isWell: hasEnded,
+  },
+  {
+    name: 'reseal',
+    given: 'keys',
+    begin: async (stage, _ground, databaseUrl) =>
+      stage.operator(['server', 'keys', 'reseal'], databaseUrl, bothKeys(stage)),
+    beside: (stage, ground) => startBeside(stage, ground, bothKeys(stage)),
+    isWell: hasEnded,
+  },
+]
+
+/** Statements of one kind are one. */
+const shapeOf = (text: string): string => {
+  const shape = text.replaceAll(VALUES, '?').replaceAll(/\s+/g, ' ').trim()
+  const [schemaChange] = /^(CREATE|ALTER|DROP) (UNIQUE )?\w+/i.exec(shape) ?? []
+  return (schemaChange ?? shape.slice(0, 120)).toLowerCase()
 }
 
-export const startCases = [startMeetings]
+const YEAR_MS = 366 * 24 * 3_600_000
+const ONE = randomUUID()
+const EMPTIED = [
+  ...['signing_keys', 'master_keys', 'processes', 'used_signatures', 'report_quarters', 'project_reports'],
+  ...['delivery_queue', 'deliveries', 'attempts', 'events', 'access_tokens'],
+]
+
+const createGround = async (stage: Stage): Promise<Ground> => {
+  const url = new URL(stage.databaseUrl)
+  const name = `${url.pathname.slice(1)}_${randomBytes(3).toString('hex')}`
+  url.pathname = name
+  await stage.sql.run(`CREATE DATABASE ${name} CHARACTER SET utf8mb4`)
+  stage.after(() => stage.sql.run(`DROP DATABASE ${name}`))
+  const sql = await openSql(url.href)
+  stage.after(sql.close)
+  return { url: url.href, sql, keys: [], isMigrated: false }
+}
+
+/** A project of last year, so that reports are opened and overdue, and what `given: keys` begins with. */
+const fill = async (stage: Stage, ground: Ground): Promise<void> => {
+  const { url, sql } = ground
+  for (const args of [['migrate'], ['keys', 'rotate']]) {
+    const done = stage.operator(['server', ...args], url)
+    if ((await done.ended).code !== 0) throw new Error(done.stderr())
+  }
+  ground.keys = await sql.rows('SELECT * FROM signing_keys ORDER BY generation')
+  const then = Date.now() - YEAR_MS
+  await sql.run('INSERT INTO organisations (id, name, created_at, updated_at) VALUES (?, ?, 1, 1)', [ONE, 'One'])
+  await sql.run('INSERT INTO projects (id, organisation_id, name, created_at, updated_at) VALUES (?, ?, ?, ?, ?)', [
+    ...[ONE, ONE, 'One', then, then],
+  ])
+  ground.isMigrated = true
+}
+
+const prepare = async (stage: Stage, ground: Ground, { given }: Doing): Promise<void> => {
+  const { url, sql } = ground
+  if (given === 'nothing') {
+    const name = new URL(url).pathname.slice(1)
+    await stage.sql.run(`DROP DATABASE ${name}`)
+    await stage.sql.run(`CREATE DATABASE ${name} CHARACTER SET utf8mb4`)
+    ground.isMigrated = false
+    return
+  }
+  if (!ground.isMigrated) await fill(stage, ground)
+  for (const table of EMPTIED) await sql.run(`DELETE FROM ${table}`)
+  await sql.run('UPDATE projects SET organisation_id = ?', [ONE])
+  await sql.run(
+    "INSERT INTO events (id, type, organisation_id, project_id, payload, created_at) VALUES (?, 'ping', ?, ?, '{}', 1)",
+    [randomUUID(), ONE, ONE],
+  )
+  await sql.run(
+    `INSERT INTO access_tokens (id, name, api_key, secret_sealed, sees_all_organisations, expires_at,
+       created_at, updated_at) VALUES (?, 'old', 'old', '', 1, 1, 1, 1)`,
+    [ONE],
+  )
+  if (given !== 'keys') return
+  for (const key of ground.keys) {
+    const columns = Object.keys(key)
+    await sql.run(
+      `INSERT INTO signing_keys (${columns.join(', ')}) VALUES (${columns.map(() => '?').join(', ')})`,
+      Object.values(key),
+    )
+  }
+}
+
+/** The way to a ground's database, and the address by which it is taken. */
+const wayTo = async (stage: Stage, { url }: Ground): Promise<{ proxy: DatabaseProxy; url: string }> => {
+  const proxy = await startProxy(url)
+  stage.after(proxy.close)
+  return { proxy, url: proxy.url }
+}
+
+/** The shapes of the statements of a doing that lock or write. */
+const statementsOf = async (stage: Stage, ground: Ground, doing: Doing): Promise<string[]> => {
+  await prepare(stage, ground, doing)
+  const { proxy, url } = await wayTo(stage, ground)
+  const seen = new Set<string>()
+  let isCounted = !doing.onward
+  proxy.watch(text => {
+    if (isCounted && LOCKING.test(text)) seen.add(shapeOf(text))
+  })
+  const first = await doing.begin(stage, ground, url)
+  await doing.onward?.({
+    ...first,
+    signal: signal => {
+      isCounted = true
+      first.signal(signal)
+    },
+  })
+  if (!(await within(AGAIN_MS, () => doing.isWell(first)))) throw new Error(`${doing.name}: ${first.stderr()}`)
+  if (!first.hasEnded()) {
+    await wait(AFTER_READY_MS)
+    first.signal('SIGKILL')
+  }
+  await first.ended
+  proxy.close()
+  // What hangs in a commit holds the most.
+  return [...seen].toSorted((a, b) => Number(isCommit(b)) - Number(isCommit(a)))
+}
+
+const isCommit = (shape: string): boolean => shape.startsWith('commit')
+
+/** For how many seconds some transaction on the database has held locks. */
+const lockedS = ({ sql }: Ground): Promise<number> =>
+  sql.number(
+    `SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, t.trx_started, NOW())), 0) FROM information_schema.innodb_trx t
+     JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+     WHERE p.db = DATABASE() AND (t.trx_rows_locked > 0 OR t.trx_rows_modified > 0)`,
+  )
+
+type Meeting = { doing: Doing; shape: string; fault: Fault; readyWithinMs: number }
+/** `wrong`: what did not hold. */
+type Met = { readyMs: number; lockedS: number; wrong: string[] }
+
+/** Waits until another is ready and no lock is left. */
+const lookOn = async (stage: Stage, ground: Ground, { doing, readyWithinMs }: Meeting, first: Tidings) => {
+  const at = Date.now()
+  const { other, isDone } = await doing.beside(stage, ground)
+  const met: Met = { readyMs: 0, lockedS: 0, wrong: [] }
+  const isOver = async (): Promise<boolean> => {
+    // The transaction may have begun long before.
+    const nowS = Math.min(await lockedS(ground), (Date.now() - at) / 1000)
+    met.lockedS = Math.max(met.lockedS, nowS)
+    met.readyMs ||= (await isDone()) ? Date.now() - at : 0
+    return met.readyMs > 0 && nowS === 0
+  }
+  await within(readyWithinMs + AGAIN_MS, isOver)
+  if (met.readyMs === 0) met.wrong.push(`the other came to nothing: ${other.stderr().slice(-300)}`)
+  if (met.readyMs > readyWithinMs) met.wrong.push(`the other came after ${met.readyMs} ms`)
+  if (met.lockedS > LOCKED_S) met.wrong.push(`locks were held for ${met.lockedS.toFixed(1)} s`)
+  const end = async (): Promise<void> => {
+    for (const each of [first, other]) if (!each.hasEnded()) each.signal('SIGKILL')
+    await Promise.all([first.ended, other.ended])
+  }
+  return { met, end }
+}
+
+/** Disturbs one, and sees how another fares. Undefined if the statement did not come. */
+const meet = async (stage: Stage, ground: Ground, meeting: Meeting): Promise<Met | undefined> => {
+  const { doing, shape, fault } = meeting
+  await prepare(stage, ground, doing)
+  const { proxy, url } = await wayTo(stage, ground)
+  const hold = () => proxy.hold(text => shapeOf(text) === shape, { answer: fault === 'frozen' })
+  let held = doing.onward ? undefined : hold()
+  const first = await doing.begin(stage, ground, url)
+  const signal = (name: NodeJS.Signals): void => {
+    held ??= hold()
+    first.signal(name)
+  }
+  await doing.onward?.({ ...first, signal })
+  if (!(await within(AGAIN_MS, () => held!.count() > 0))) {
+    first.signal('SIGKILL')
+    await first.ended
+    proxy.close()
+    return undefined
+  }
+  if (fault === 'cut') {
+    proxy.cut()
+    held!.end()
+  }
+  if (fault === 'frozen') first.signal('SIGSTOP')
+  const { met, end } = await lookOn(stage, ground, meeting, first)
+  if (fault === 'frozen') first.signal('SIGCONT')
+  held!.end()
+  const isWell = await within(AGAIN_MS, () => doing.isWell(first))
+  const fate = `${JSON.stringify(first.hasEnded())}: ${first.stderr().slice(-300)}`
+  if (!isWell) met.wrong.push(`the first did not recover, ${fate}`)
+  await end()
+  proxy.close()
+  return met
+}
+
+/** How long a start takes while the grounds' others start as well, and two processes are at each. */
+const undisturbedMs = async (stage: Stage, ground: Ground): Promise<number> => {
+  const doing = DOINGS[0]!
+  await prepare(stage, ground, doing)
+  const at = Date.now()
+  const both = await Promise.all([serve(stage, ground, ground.url), serve(stage, ground, ground.url)])
+  if (!(await within(3 * AGAIN_MS, async () => (await isReady(both[0]!)) && isReady(both[1]!))))
+    throw new Error(both[0]!.stderr())
+  const tookMs = Date.now() - at
+  for (const each of both) each.signal('SIGKILL')
+  await Promise.all(both.map(each => each.ended))
+  return tookMs
+}
+
+/** So many, from all over the list. */
+const spread = <T>(list: T[], most: number): T[] =>
+  list.filter((_, n) => Math.floor((n * most) / list.length) !== Math.floor(((n - 1) * most) / list.length))
+
+const meetAll = async (stage: Stage, doing: Doing): Promise<void> => {
+  const grounds = await Promise.all(
+    Array.from({ length: Math.min(AT_ONCE, stage.size(AT_ONCE)) }, () => createGround(stage)),
+  )
+  const readyWithinMs =
+    OTHER_WAITS_MS + TWICE * Math.max(...(await Promise.all(grounds.map(each => undisturbedMs(stage, each)))))
+  const shapes = await statementsOf(stage, grounds[0]!, doing)
+  stage.say(`${shapes.length} statements`)
+  const all = shapes.flatMap(shape => FAULTS.map(fault => ({ doing, shape, fault, readyWithinMs })))
+  const meetings = spread(all, stage.size(all.length))
+  const wrong: string[] = []
+  const found = { met: 0, readyMs: 0, lockedS: 0 }
+  let next = 0
+  const meetInTurn = async (ground: Ground): Promise<void> => {
+    while (next < meetings.length) {
+      const meeting = meetings[next++]!
+      const what = `${meeting.fault} at ${meeting.shape.slice(0, 90)}`
+      const met = await meet(stage, ground, meeting)
+      stage.say(met ? `${what}: ready after ${met.readyMs} ms, locked ${met.lockedS.toFixed(0)} s` : `${what}: not met`)
+      if (!met) continue
+      found.met += 1
+      found.readyMs = Math.max(found.readyMs, met.readyMs)
+      found.lockedS = Math.max(found.lockedS, met.lockedS)
+      wrong.push(...met.wrong.map(one => `${what}: ${one}`))
+    }
+  }
+  await Promise.all(grounds.map(meetInTurn))
+  const count = `${found.met} of ${meetings.length}, at ${shapes.length} statements`
+  stage.expect('the statements were met', found.met > 0 && found.met >= 0.9 * meetings.length, count)
+  const seen = `another was ready after ${found.readyMs} ms, locks were held for ${found.lockedS.toFixed(1)} s, at most`
+  stage.expect('another could start, and the first went on or ended', wrong.length === 0, wrong.join('; ') || seen)
+}
+
+const SAYS: Record<string, string> = {
+  start: 'a start, and of what falls due then,',
+  stop: 'a stop',
+  migrate: 'a migration',
+  rotate: 'a rotation of the signing keys',
+  revoke: 'a revocation of a signing key',
+  reseal: 'a change of the master key',
+}
+
+export const startCases = DOINGS.map(
+  (doing): Case => ({
+    name: `${doing.name}-statements`,
+    says: `A process held up, frozen or cut off at any statement of ${SAYS[doing.name]} keeps none from starting`,
+    engines: SHARED,
+    run: stage => meetAll(stage, doing),
+  }),
+)

@@ -14,6 +14,7 @@ export type Stage = {
   engine: Engine
   sql: Sql
   databaseUrl: string
+  masterKey: string
   /** Whether clients pull what endpoints are to have: see `pullers.ts`. */
   isPulled: boolean
   admin: Credentials
@@ -27,6 +28,8 @@ export type Stage = {
   endpoint(...args: Parameters<typeof startEndpoint>): Promise<Endpoint>
   /** Starts the command line at a server. */
   cli(server: Server, args: string[]): Tidings
+  /** Starts a command of operators on a database; by default this stage's. */
+  operator(args: string[], databaseUrl?: string, env?: Record<string, string>): Tidings
   client(server: Server, credentials?: Credentials): Client
   world(client: Client): Promise<World>
   /** Registers work for the end of the case, whatever its result. */
@@ -241,6 +244,7 @@ export const openStage = async (
       engine: sql.engine,
       sql,
       databaseUrl,
+      masterKey: settings.TIDINGS_MASTER_KEY,
       isPulled,
       admin,
       size: byDefault => given.size ?? byDefault,
@@ -268,6 +272,8 @@ export const openStage = async (
             TIDINGS_API_SECRET: admin.apiSecret,
           }),
         ),
+      operator: (args, url = databaseUrl, env = {}) =>
+        track(startTidings(args, { ...settings, TIDINGS_DATABASE_URL: url, ...env })),
       client(server, credentials = admin) {
         const client = clientOf(server.url, credentials)
         const documents = { create: CREATE_WEBHOOK, upsert: UPSERT_WEBHOOK }
