@@ -130,6 +130,7 @@ describe('the pages', () => {
       })
 
       it(`/docs sends an example to a webhook, and tells what its endpoint answered: ${name}`, async () => {
+        const before = receiver.requests.length
         const page = await browser.open(`${server.url}/docs`, screen)
         const told = `document.querySelector('#try [role=status]').innerText`
         await page.until('the script', `document.querySelector('#event-token_expired > button') !== null`)
@@ -142,8 +143,9 @@ describe('the pages', () => {
         await page.until('the webhooks', `/Signing as/.test(${told})`)
         await page.evaluate(`document.querySelector('#try form:not([hidden]) button').click()`)
         await page.until('the answer', `/The endpoint answered 200 .*: the delivery is delivered/.test(${told})`)
-        const bodies = receiver.requests.map(({ body }) => body.eventType)
-        assert.equal(bodies.at(-1), 'token_expired')
+        // Of other tests something may come meanwhile.
+        const sent = receiver.requests.slice(before).filter(({ body }) => body.eventType === 'token_expired')
+        assert.equal(sent.length, 1)
         await keep(page, `docs-try-${name}`)
         await assertWell(page)
         assert.deepEqual(await violations(page), [])
