@@ -56,8 +56,8 @@ const EXTEND = `mutation ($deliveries: [TakenAttempt!]!, $seconds: Int) {
 
 const WAIT_SECONDS = 25
 const MOST_AT_ONCE = 100
-/** Answers that end within this time are sent together. */
-const GATHER_MS = 10
+/** Answers that end within this time are sent together, unless half of what may be answered at once is there before. */
+const GATHER_MS = 25
 /** Leases are extended so often, and by so much. */
 const EXTEND_EVERY_MS = 10_000
 const EXTEND_SECONDS = 30
@@ -83,6 +83,7 @@ export const startPulling = (options: PullingOptions): Pulling => {
   const held = new Map<string, TakenDelivery>()
   const answers: { given: object; recorded: () => void }[] = []
   let onRoom = (): void => {}
+  let onMany = (): void => {}
   let isSending = false
 
   /** Repeats a request until it is answered, or refused for good. */
@@ -132,6 +133,7 @@ export const startPulling = (options: PullingOptions): Pulling => {
     if (made) {
       await new Promise<void>(recorded => {
         answers.push({ given: { ...idOf(taken), ...withinLimits(made) }, recorded })
+        if (areMany()) onMany()
         if (!isSending) void sendAnswers()
       })
     }
@@ -139,10 +141,22 @@ export const startPulling = (options: PullingOptions): Pulling => {
     onRoom()
   }
 
+  const areMany = (): boolean => answers.length >= Math.min(concurrency / 2, MOST_AT_ONCE)
+
+  const gathered = (): Promise<void> =>
+    new Promise(resolve => {
+      const timer = setTimeout(resolve, GATHER_MS)
+      onMany = () => {
+        clearTimeout(timer)
+        resolve()
+      }
+      if (areMany()) onMany()
+    })
+
   const sendAnswers = async (): Promise<void> => {
     isSending = true
     while (answers.length > 0) {
-      await new Promise(resolve => setTimeout(resolve, GATHER_MS))
+      await gathered()
       const some = answers.splice(0, MOST_AT_ONCE)
       await sendTogether(some.map(({ given }) => given))
       for (const { recorded } of some) recorded()

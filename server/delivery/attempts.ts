@@ -22,7 +22,7 @@ export type AttemptsTools = AttemptTools & {
   log: Log
   watch?: DeliveryWatch | undefined
   /** Clients that wait for deliveries at this process. */
-  waits?: Pick<Waits, 'wake' | 'hurry' | 'look'>
+  waits?: Pick<Waits, 'hurry' | 'look' | 'committed'>
 }
 
 /** What attempts have to do with the loop. */
@@ -148,7 +148,7 @@ export class Attempts {
     if (outcome.status === 'dropped') this.#logDropped(settlement, outcome.reason)
     if (outcome.status === 'pending') lookIn(outcome.retryInMs)
     // It has passed its turn on.
-    else if (job.line !== null && job.webhook.transport === 'pull') waits?.wake(job.webhookId, 1)
+    else if (job.line !== null && job.webhook.transport === 'pull') waits?.committed(job.webhookId)
     else if (job.line !== null) wake()
     await (written ?? this.#webhookEffects.write(settlement))
     if (outcome.status === 'cancelled') sweep()

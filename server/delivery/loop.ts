@@ -340,7 +340,7 @@ export class DeliveryLoop {
   #left(left: Job[]): void {
     const jobs = left.filter(({ webhook }) => webhook.transport === 'push')
     const pulled = left.filter(({ webhook }) => webhook.transport === 'pull')
-    for (const [id, own] of Map.groupBy(pulled, job => job.webhookId)) this.#tools.waits?.wake(id, own.length)
+    for (const id of new Set(pulled.map(job => job.webhookId))) this.#tools.waits?.committed(id)
     if (jobs.length === 0) return
     // Otherwise a free place triggers the next look.
     if (jobs.some(job => this.#places.hasRoom(job))) this.#wake()

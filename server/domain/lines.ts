@@ -183,17 +183,21 @@ export const inLockedLines = async <Row extends InLine>(trx: Sql, ending: Row[])
 /**
  * Locks the lines of some queued deliveries, and waits for other holders. A line that transactions queue up for is
  * never free for one that skips it.
+ *
+ * @returns the deliveries that were queued
  */
-export const waitForLines = async (trx: Sql, deliveryIds: string[]): Promise<void> => {
-  const found = await rows<{ line: string | null }>(
+export const waitForLines = async (trx: Sql, deliveryIds: string[]): Promise<Set<string>> => {
+  const found = await rows<{ delivery_id: string; line: string | null }>(
     trx,
-    `SELECT line FROM delivery_queue WHERE delivery_id IN (${marks(deliveryIds)})`,
+    `SELECT delivery_id, line FROM delivery_queue WHERE delivery_id IN (${marks(deliveryIds)})`,
     deliveryIds,
   )
+  const queued = new Set(found.map(row => row.delivery_id))
   const ids = [...new Set(found.flatMap(({ line }) => line ?? []))].toSorted()
-  if (ids.length === 0) return
+  if (ids.length === 0) return queued
   const select = `SELECT id FROM delivery_lines WHERE id IN (${marks(ids)}) ORDER BY id`
   await rows(trx, select + dialectOf(trx).forUpdate, ids)
+  return queued
 }
 
 /** Removes ended deliveries from lines that this transaction has locked, and passes their turns on. */

@@ -42,6 +42,10 @@ export const visibleTo =
     return rule === undefined ? () => {} : where(token, rule)
   }
 
+/** Whether a token sees a webhook whatever that receives: it sees all, or has created it (`seesWebhook`). */
+export const seesAnyway = (token: AccessToken, webhook: { access_token_id: string }): boolean =>
+  token.seesAllOrganisations || webhook.access_token_id === token.id
+
 /** Narrows by a condition on the id of the token, `:token`. */
 const where = ({ id }: AccessToken, condition: string): Visible => {
   const { sql, bindings } = named(`(${condition})`, { token: id })

@@ -23,7 +23,7 @@ import { heldUntilOf, holdOf } from './pull-time.ts'
 import { organisations, projects, type WebhookRow, webhooks } from './resources.ts'
 import { requireEveryProcessKnows } from './side-by-side.ts'
 import { sweepAfterChange } from './sweep.ts'
-import { findVisible, requireVisible, visibleRow, visibleTo } from './visibility.ts'
+import { findVisible, requireVisible, seesAnyway, visibleRow, visibleTo } from './visibility.ts'
 import { isRenewable, keepEnded } from './webhook-ids.ts'
 import {
   type Carried,
@@ -453,10 +453,11 @@ const lockWebhook = async (
   lock: 'forShare' | 'forUpdate',
   projectIds: readonly string[] = [],
 ): Promise<WebhookRow> => {
-  await rows(trx, `SELECT id FROM webhooks WHERE id = ?${dialectOf(trx)[lock]}`, [id])
-  // A token that sees all sees it wherever its projects are.
-  if (!token.seesAllOrganisations || projectIds.length > 0) await lockProjects(trx, id, projectIds)
-  return requireWebhook(trx, token, id)
+  const [webhook] = await rows<WebhookRow>(trx, `SELECT * FROM webhooks WHERE id = ?${dialectOf(trx)[lock]}`, [id])
+  // Then it is seen wherever its projects are.
+  const isSeen = webhook !== undefined && webhook.deleted_at === null && seesAnyway(token, webhook)
+  if (!isSeen || projectIds.length > 0) await lockProjects(trx, id, projectIds)
+  return isSeen ? webhook : requireWebhook(trx, token, id)
 }
 
 /** Locks the projects that a webhook names or will name in their organisations, which decide what it can receive. */

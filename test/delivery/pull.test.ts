@@ -38,12 +38,30 @@ describeEachEngine('what clients take', engine => {
   afterEach(async () => {
     await receiver?.close()
     receiver = undefined
+    fixture.database.knex.removeAllListeners('query')
     await fixture.reset()
   })
   after(() => fixture?.stop())
 
   const dueTimes = async (): Promise<number[]> =>
     (await fixture.database.knex('delivery_queue').pluck('due_at')).map(Number)
+
+  /** Begins to wait as a client; the result says why that ended. */
+  const waitIn = (waits: Waits, webhookId: string, token: AccessToken, forMs = 60_000) => {
+    const until = performance.now() + forMs
+    const client = { webhookId, token, address: '::1', isActive: true, isSeen: true, until, isLate: false }
+    return waits.wait({ ...client, gone: new AbortController().signal }).then(({ why }) => why)
+  }
+  const someToken = async () => tokenOf((await fixture.token()).id)
+  const pulled = () => fixture.webhook('https://tidings.example/pull/x', { transport: 'pull' })
+  const startWaits = () => new Waits({ database: fixture.database, clock, log: createLog('silent') })
+  /** Counts the looks of waiting clients from now on. */
+  const countLooks = () => {
+    let count = 0
+    const { knex } = fixture.database
+    knex.on('query', ({ sql }) => (count += sql.includes('AS owner') ? 1 : 0))
+    return () => count
+  }
 
   it('is sent by no loop, which leaves what a process of an earlier version has queued to clients', async () => {
     receiver = await startReceiver()
@@ -131,36 +149,19 @@ describeEachEngine('what clients take', engine => {
   })
 
   it('asks the database one thing a second for a thousand clients that wait, and wakes one for one event', async () => {
-    const ids = await Promise.all(
-      Array.from({ length: 4 }, () => fixture.webhook('https://tidings.example/pull/x', { transport: 'pull' })),
-    )
-    const token = tokenOf((await fixture.token()).id)
-    const { database } = fixture
-    const waits = new Waits({ database, clock, log: createLog('silent') })
+    const ids = await Promise.all(Array.from({ length: 4 }, pulled))
+    const token = await someToken()
+    const waits = startWaits()
     const loop = await fixture.startLoop({ waits })
-    const gone = new AbortController().signal
     const woken: string[] = []
     const waiting = Array.from({ length: CLIENTS }, async (_, n) => {
-      const until = performance.now() + 60_000
-      const given = {
-        webhookId: ids[n % ids.length]!,
-        token,
-        address: '::1',
-        isActive: true,
-        isSeen: true,
-        until,
-        isLate: false,
-        gone,
-      }
-      woken.push((await waits.wait(given)).why)
+      woken.push(await waitIn(waits, ids[n % ids.length]!, token))
     })
     await sleep(200)
-    const asked: string[] = []
-    database.knex.on('query', ({ sql }) => asked.push(sql))
+    const looks = countLooks()
     await sleep(1_700)
-    database.knex.removeAllListeners('query')
-    const looks = asked.filter(sql => sql.includes('AS owner'))
-    assert.ok(looks.length >= 1 && looks.length <= 2, `${looks.length} looks`)
+    const count = looks()
+    assert.ok(count >= 1 && count <= 2, `${count} looks`)
     assert.equal(waits.count(), CLIENTS)
     await fixture.emit(1, { through: loop })
     await eventually(
@@ -172,5 +173,59 @@ describeEachEngine('what clients take', engine => {
     waits.stop()
     await Promise.all(waiting)
     assert.equal(woken.filter(why => why === 'stopping').length, CLIENTS - ids.length)
+  })
+
+  it('is taken together by one client if it is committed within a moment, and what comes next by another', async () => {
+    const id = await pulled()
+    const token = await someToken()
+    const waits = startWaits()
+    const woken: number[] = []
+    const waiting = [0, 1, 2].map(async n => {
+      if ((await waitIn(waits, id, token)) === 'due') woken.push(n)
+    })
+    for (let n = 0; n < 5; n++) waits.committed(id)
+    await Promise.resolve()
+    assert.equal(waits.count(), 2)
+    await eventually(
+      'the next client to be woken',
+      () => woken.length,
+      length => length === 2,
+    )
+    waits.stop()
+    await Promise.all(waiting)
+    assert.deepEqual(woken, [0, 1])
+  })
+
+  it('is not missed if it is committed while the only client takes', async () => {
+    const id = await pulled()
+    const waits = startWaits()
+    const under = waits.take(id)
+    waits.committed(id)
+    assert.equal(under.isOvertaken, true)
+    under.end()
+    waits.stop()
+  })
+
+  it('is not looked for right after a take that found all, unless more is committed before the client is back', async () => {
+    const id = await pulled()
+    const token = await someToken()
+    const waits = startWaits()
+    const takeAll = () => {
+      const under = waits.take(id)
+      under.isAll = true
+      under.end()
+    }
+    const looks = countLooks()
+    takeAll()
+    const waiting = waitIn(waits, id, token)
+    waits.committed(id)
+    assert.equal(await waiting, 'due')
+    assert.equal(looks(), 0)
+    takeAll()
+    waits.wake(id)
+    const again = waitIn(waits, id, token)
+    await eventually('a look', looks, count => count > 0)
+    waits.stop()
+    await again
   })
 })

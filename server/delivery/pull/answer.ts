@@ -50,7 +50,8 @@ const keyOf = (deliveryId: string, attempt: number): string => `${deliveryId} ${
 
 /**
  * Records answers of clients by the rules for an endpoint's: `outcome`, then a settle. The first answer to an attempt
- * counts; the same again changes nothing. After the end of the lease an answer is a late one, as of an endpoint.
+ * counts; the same again changes nothing. After the end of the lease an answer is a late one, as of an endpoint. The
+ * transaction has waited for the lines of the deliveries.
  *
  * @returns what became of each answer, and the settlements, whose effects on webhooks follow the commit
  */
@@ -93,10 +94,10 @@ const attemptOf = (locked: Locked, { deliveryId, attempt }: Answer): Attempted |
   const delivery = locked.seen.get(deliveryId)
   if (!delivery) return 'No delivery with this id is visible to this access token.'
   const row = locked.queued.get(deliveryId)
-  const isOwn = row !== undefined && isTaken(row) && row.attempt === attempt
+  const isOwn = isHeld(row, attempt)
   const recorded = locked.attempts.get(keyOf(deliveryId, attempt))
   const evidence: Evidence | null = isOwn
-    ? JSON.parse(takenEvidence(row.taken!))
+    ? JSON.parse(takenEvidence(row.taken))
     : JSON.parse(recorded?.evidence ?? 'null')
   if (!evidence?.pulledBy) return `Attempt ${attempt} of this delivery was not taken by a client.`
   const webhook = locked.webhooks.get(delivery.webhook_id)!
@@ -104,10 +105,10 @@ const attemptOf = (locked: Locked, { deliveryId, attempt }: Answer): Attempted |
     deliveryId,
     eventId: delivery.event_id,
     webhookId: delivery.webhook_id,
-    epoch: isOwn ? JSON.parse(row.taken!).epoch : webhook.epoch,
+    epoch: isOwn ? JSON.parse(row.taken).epoch : webhook.epoch,
     recovered: row?.recovered === 1,
     // A late answer has no lease.
-    lease: isOwn ? row.lease! : '',
+    lease: isOwn ? row.lease : '',
     attempt,
     failureCount: row?.failure_count ?? 0,
     throttledSinceMs: row?.throttled_since ?? null,
@@ -120,10 +121,12 @@ const attemptOf = (locked: Locked, { deliveryId, attempt }: Answer): Attempted |
     requestSealed: null,
     traceparent: null,
   }
-  return { job, startedAt: isOwn ? timeOfId(row.lease!) : recorded!.started_at, evidence }
+  return { job, startedAt: isOwn ? timeOfId(row.lease) : recorded!.started_at, evidence }
 }
 
-const isTaken = (row: QueueRow): boolean => row.lease !== null && row.taken !== null && row.due_at >= TAKEN_TIME
+/** Whether a client holds this attempt. */
+const isHeld = (row: QueueRow | undefined, attempt: number): row is QueueRow & { lease: string; taken: string } =>
+  row !== undefined && row.lease !== null && row.taken !== null && row.due_at >= TAKEN_TIME && row.attempt === attempt
 
 const settlementOf = (
   { job, startedAt, evidence }: Attempted,
@@ -169,18 +172,21 @@ const cut = (text: string): string => {
   return new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes.subarray(0, ANSWER_KEPT), { stream: true })
 }
 
-/** Locks and reads what decides about answers. In a transaction that waits for the lines and rows that others hold. */
-const lock = async (trx: Sql, token: AccessToken, answers: { deliveryId: string }[]): Promise<Locked> => {
+/** Locks and reads what decides about answers, and waits for the rows that others hold. */
+const lock = async (
+  trx: Sql,
+  token: AccessToken,
+  answers: Pick<Answer, 'deliveryId' | 'attempt'>[],
+): Promise<Locked> => {
   const ids = [...new Set(answers.map(answer => answer.deliveryId))].toSorted()
   const { forUpdate } = dialectOf(trx)
-  await waitForLines(trx, ids)
   const queued = await rows<QueueRow>(
     trx,
     `SELECT * FROM delivery_queue WHERE delivery_id IN (${marks(ids)}) ORDER BY delivery_id${forUpdate}`,
     ids,
   )
-  const isQueued = new Set(queued.map(row => row.delivery_id))
-  const ended = ids.filter(id => !isQueued.has(id))
+  const rowOf = new Map(queued.map(row => [row.delivery_id, row]))
+  const ended = ids.filter(id => !rowOf.has(id))
   if (ended.length > 0) {
     // Two late answers to one attempt take turns.
     await rows(trx, `SELECT id FROM deliveries WHERE id IN (${marks(ended)}) ORDER BY id${forUpdate}`, ended)
@@ -189,11 +195,17 @@ const lock = async (trx: Sql, token: AccessToken, answers: { deliveryId: string 
     .select('deliveries.*')
     .whereIn('deliveries.id', ids)
     .modify(visibleTo(token)(deliveries))
-  const attempts = await rows<Recorded>(
-    trx,
-    `SELECT delivery_id, number, started_at, status_code, evidence FROM attempts WHERE delivery_id IN (${marks(ids)})`,
-    ids,
-  )
+  // An attempt under its lease has no record yet.
+  const recorded = answers.filter(({ deliveryId, attempt }) => !isHeld(rowOf.get(deliveryId), attempt))
+  const attempts =
+    recorded.length === 0
+      ? []
+      : await rows<Recorded>(
+          trx,
+          `SELECT delivery_id, number, started_at, status_code, evidence FROM attempts
+           WHERE delivery_id IN (${marks(recorded)})`,
+          recorded.map(({ deliveryId }) => deliveryId),
+        )
   const about = [...new Set(seen.map(row => row.webhook_id))]
   const webhooks =
     about.length === 0
@@ -205,7 +217,7 @@ const lock = async (trx: Sql, token: AccessToken, answers: { deliveryId: string 
         )
   return {
     seen: new Map(seen.map(row => [row.id, row])),
-    queued: new Map(queued.map(row => [row.delivery_id, row])),
+    queued: rowOf,
     attempts: new Map(attempts.map(row => [keyOf(row.delivery_id, row.number), row])),
     webhooks: new Map(webhooks.map(row => [row.id, row])),
   }
@@ -220,12 +232,16 @@ export const extendTaken = async (
   taken: { deliveryId: string; attempt: number }[],
   seconds: number,
 ): Promise<Extended[]> => {
+  await waitForLines(
+    trx,
+    taken.map(({ deliveryId }) => deliveryId),
+  )
   const locked = await lock(trx, token, taken)
   const nowMs = now()
   const ends = taken.map(({ deliveryId, attempt }): Extended => {
     const row = locked.seen.has(deliveryId) ? locked.queued.get(deliveryId) : undefined
-    if (!row || !isTaken(row) || row.attempt !== attempt) return { deliveryId, attempt, leaseUntil: null }
-    const latest = timeOfId(row.lease!) + LONGEST_TAKEN_MS
+    if (!isHeld(row, attempt)) return { deliveryId, attempt, leaseUntil: null }
+    const latest = timeOfId(row.lease) + LONGEST_TAKEN_MS
     // Never earlier than it is already.
     const end = Math.max(row.due_at - TAKEN_TIME, Math.min(nowMs + seconds * 1000, latest))
     return { deliveryId, attempt, leaseUntil: end }

@@ -143,6 +143,7 @@ export const answerPings = async (
 }
 
 const pingsAmong = async (sql: Sql, ids: string[], tokenId: string): Promise<Set<string>> => {
+  if (ids.length === 0) return new Set()
   const found = await rows<{ delivery_id: string }>(
     sql,
     `SELECT delivery_id FROM pull_pings WHERE delivery_id IN (${marks(ids)}) AND taken_by = ?`,

@@ -4,8 +4,10 @@ import { toIso } from '../../../shared/time.ts'
 import type { Database } from '../../database/connect.ts'
 import { CommitInDoubt, patiently, REQUEST_MS, unavailable } from '../../database/patience.ts'
 import type { Change } from '../../domain/change.ts'
+import { waitForLines } from '../../domain/lines.ts'
 import type { AccessToken } from '../../domain/permissions.ts'
 import type { WebhookRow } from '../../domain/resources.ts'
+import { seesAnyway } from '../../domain/visibility.ts'
 import { findWebhook, lockActive } from '../../domain/webhooks.ts'
 import { type AttemptTools, type Message, signed } from '../attempt.ts'
 import { newLease } from '../leases.ts'
@@ -16,7 +18,7 @@ import { type Answer, type Counted, extendTaken, readAnswer, recordAnswers } fro
 import { answerPings, type PullPings, takePing } from './pings.ts'
 import { giveBackTaken, take } from './take.ts'
 import { LONGEST_TAKEN_MS, LONGEST_WAIT_S, MOST_AT_ONCE, TAKEN_MS } from './taken.ts'
-import { notPulled, type Waits } from './waits.ts'
+import { notPulled, type Take, type Waits } from './waits.ts'
 
 /** What taking, answering and extending need of a request. */
 export type Puller = {
@@ -59,7 +61,7 @@ export const takeDeliveries = async (
   let seen = await look()
   const isActive = () => seen?.status === 'active' && seen.transport === 'pull'
   if (!isActive() && waitSeconds === 0) throw nothingToTake(webhookId, seen)
-  for (let isLate = false; ; isLate = true) {
+  for (let isLate = false; ; ) {
     const waiting = { webhookId, token, address, isActive: isActive(), isSeen: seen !== undefined, until, isLate, gone }
     const woken = await pull.waits.wait(waiting)
     if (woken.why === 'time' && !isActive() && !gone.aborted) throw nothingToTake(webhookId, seen)
@@ -68,9 +70,11 @@ export const takeDeliveries = async (
       seen = await look()
       continue
     }
-    const taken =
-      woken.why === 'ping' ? await takeOne(puller, woken.deliveryId) : await takeDue(puller, webhookId, limit)
+    const under = pull.waits.take(webhookId)
+    const taking = woken.why === 'ping' ? takeOne(puller, woken.deliveryId) : takeDue(puller, webhookId, limit, under)
+    const taken = await taking.finally(under.end)
     if (taken.length > 0 || performance.now() >= until) return taken
+    isLate = !under.isOvertaken
   }
 }
 
@@ -81,12 +85,13 @@ const within = (argument: string, value: number, least: number, most: number): v
 const nothingToTake = (webhookId: string, seen: WebhookRow | undefined): TidingsError =>
   seen ? notPulled(webhookId, seen.status, seen.transport) : notFound('webhook', [webhookId])
 
-const takeDue = async (puller: Puller, webhookId: string, limit: number): Promise<TakenDelivery[]> => {
+const takeDue = async (puller: Puller, webhookId: string, limit: number, under: Take): Promise<TakenDelivery[]> => {
   const { tools, pull, token, address, gone, act } = puller
   requireSigning(tools)
   const lease = newLease(tools.clock.now())
   let leaseEnd = 0
   let jobs: Job[] = []
+  let isAll = false
   const taking = act(async within => {
     const webhook = await lockActive(within, webhookId)
     // It may have become another since the client was woken.
@@ -94,6 +99,7 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number): Promis
     const now = within.now()
     leaseEnd = now + TAKEN_MS
     const taker = { id: token.id, name: token.name, ...(address !== undefined && { address }), epoch: webhook.epoch }
+    isAll = seesAnyway(within.token, webhook)
     jobs = await take(within.trx, { webhook, token: within.token, taker, lease, limit, now, leaseEnd })
   })
   try {
@@ -104,8 +110,8 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number): Promis
     giveBackPatiently(puller, { webhookId, lease, jobs, leaseEnd })
     throw unavailable(error.cause)
   }
-  // There may be more.
-  if (jobs.length === limit) pull.waits.wake(webhookId, 1)
+  if (jobs.length === limit) pull.waits.wake(webhookId)
+  else under.isAll = isAll
   if (!gone.aborted) {
     const taken = await Promise.all(jobs.map(job => handedOver(puller, job, job.attempt, leaseEnd)))
     if (!gone.aborted) return taken
@@ -130,7 +136,7 @@ const giveBackPatiently = async (
         () => true,
         () => false,
       )
-    if (isDone) pull.waits.wake(webhookId, 1)
+    if (isDone) pull.waits.wake(webhookId)
     else await sleep(AGAIN_MS, undefined, { ref: false })
   }
 }
@@ -165,7 +171,13 @@ export const answerDeliveries = async (
   for (const { status } of answers) within('answers', status, 100, 599)
   const read = answers.map(answer => ({ answer, ...readAnswer(answer) }))
   const made = act(async within => {
-    const pings = await answerPings(within, read, address)
+    const queued = await waitForLines(
+      within.trx,
+      answers.map(({ deliveryId }) => deliveryId),
+    )
+    // A ping that lets a webhook in is not queued.
+    const outside = read.filter(({ answer }) => !queued.has(answer.deliveryId))
+    const pings = await answerPings(within, outside, address)
     const others = read.filter(({ answer }) => !pings.has(answer.deliveryId))
     const recorded = await recordAnswers(within, others, tools.retryScheduleMs)
     return { pings, ...recorded }

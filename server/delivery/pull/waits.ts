@@ -25,6 +25,10 @@ const HURRY_MS = 50
  */
 const BUSY_LOOK_MS = 20
 const BUSY_MS = 3_000
+/** What this process commits for a webhook within this time is taken together: a client is woken no sooner again. */
+const TOGETHER_MS = 25
+/** For so long after a take that found all that was due, a client that comes is not looked for. */
+const EMPTY_MS = 100
 /** The most clients that wait at this process. */
 const MOST_WAITING = 5_000
 /** Keys of one statement. */
@@ -47,7 +51,7 @@ export type Wait = {
   isSeen: boolean
   /** By `performance.now()`. */
   until: number
-  /** Whether to skip the look at the beginning: it found nothing that this client may have. */
+  /** Whether to skip the look at the beginning: its take found nothing, and nothing was committed meanwhile. */
   isLate: boolean
   gone: AbortSignal
 }
@@ -57,6 +61,15 @@ type Waiting = Wait & {
   isLooked: boolean
   resolve: (woken: Woken) => void
   reject: (error: Error) => void
+}
+
+/** A take that is under way. */
+export type Take = {
+  /** Whether something was committed meanwhile that woke nobody: the take may not have found it. */
+  isOvertaken: boolean
+  /** Whether it has found all that is due. */
+  isAll: boolean
+  end(): void
 }
 
 type Found = {
@@ -85,6 +98,11 @@ export class Waits {
   /** Until when a webhook is looked at often, by `performance.now()`. */
   readonly #busy = new Map<string, number>()
   #busyTimer: NodeJS.Timeout | undefined
+  /** Webhooks of which a client was woken within the last `TOGETHER_MS`, and whether more was committed since. */
+  readonly #resting = new Map<string, boolean>()
+  readonly #takes = new Map<string, Set<Take>>()
+  /** When a take has found all that was due, by webhook and `performance.now()`, unless more was committed since. */
+  readonly #emptied = new Map<string, number>()
 
   constructor({ database, clock, log }: Given) {
     this.#database = database
@@ -125,11 +143,12 @@ export class Waits {
     const own = waiting.filter(({ token }) => token.id === given.token.id).length
     if (own >= (MOST_WAITING - waiting.length) / 2) throw tooMany()
     return new Promise((resolve, reject) => {
-      const one: Waiting = { ...given, isLooked: false, resolve, reject }
       const line = this.#lines.get(given.webhookId) ?? new Set()
       // Where others wait for deliveries already, nothing is due: they would have been woken.
       const [first] = line
-      const isKnown = first?.isLooked && first.isActive && given.isActive && given.until > performance.now()
+      const isNone = (first?.isLooked && first.isActive) || this.#isEmpty(given.webhookId)
+      const isKnown = isNone && given.isActive && given.until > performance.now()
+      const one: Waiting = { ...given, isLooked: isKnown, resolve, reject }
       this.#lines.set(given.webhookId, line.add(one))
       this.#tick ??= setInterval(() => this.#lookAgain(), LOOK_MS)
       given.gone.addEventListener('abort', () => this.#wakeOne(one, { why: 'time' }), { once: true })
@@ -138,14 +157,57 @@ export class Waits {
     })
   }
 
-  /** Wakes some clients of a webhook for deliveries that are due. */
-  wake(webhookId: string, most: number): void {
-    const due = [...(this.#lines.get(webhookId) ?? [])].filter(({ isActive }) => isActive)
-    for (const one of due.slice(0, most)) this.#wakeOne(one, { why: 'due' })
+  /** Reports that deliveries are due: wakes the client that has waited longest, which takes what it can. */
+  wake(webhookId: string): void {
+    const one = [...(this.#lines.get(webhookId) ?? [])].find(({ isActive }) => isActive)
+    if (one) this.#wakeOne(one, { why: 'due' })
+    else {
+      for (const take of this.#takes.get(webhookId) ?? []) take.isOvertaken = true
+      this.#emptied.delete(webhookId)
+    }
+  }
+
+  /** Reports that this process has committed deliveries: wakes a client, unless it has just woken one. */
+  committed(webhookId: string): void {
+    if (this.#isStopping) return
+    if (this.#resting.has(webhookId)) this.#resting.set(webhookId, true)
+    else this.#wakeAndRest(webhookId)
+  }
+
+  #wakeAndRest(webhookId: string): void {
+    this.wake(webhookId)
+    this.#resting.set(webhookId, false)
+    setTimeout(() => {
+      const isMore = this.#resting.get(webhookId)
+      this.#resting.delete(webhookId)
+      if (isMore) this.#wakeAndRest(webhookId)
+    }, TOGETHER_MS)
+  }
+
+  /** Begins a take of a webhook's deliveries. */
+  take(webhookId: string): Take {
+    const takes = this.#takes.get(webhookId) ?? new Set()
+    const take: Take = {
+      isOvertaken: false,
+      isAll: false,
+      end: () => {
+        takes.delete(take)
+        if (takes.size === 0) this.#takes.delete(webhookId)
+        if (take.isAll && !take.isOvertaken) this.#emptied.set(webhookId, performance.now())
+      },
+    }
+    this.#takes.set(webhookId, takes.add(take))
+    return take
+  }
+
+  #isEmpty(webhookId: string): boolean {
+    const at = this.#emptied.get(webhookId)
+    return at !== undefined && performance.now() - at < EMPTY_MS
   }
 
   /** Reports that this process has changed something: looks soon. */
   hurry(): void {
+    this.#emptied.clear()
     if (this.#lines.size === 0 || this.#hurryTimer) return
     this.#hurryTimer = setTimeout(async () => {
       await this.#lookQuietly([...this.#lines.keys()])
@@ -186,13 +248,20 @@ export class Waits {
   }
 
   /** Looks for some webhooks, or at everything that waits. */
-  async #lookAt(webhookIds: string[]): Promise<void> {
+  async #lookAt(webhookIds: string[], isOften = false): Promise<void> {
     for (let from = 0; from < webhookIds.length; from += AT_ONCE) {
       const some = webhookIds.slice(from, from + AT_ONCE)
       const waiting = some.flatMap(id => [...(this.#lines.get(id) ?? [])])
       const tokens = new Map(waiting.map(({ token }) => [token.id, token]))
-      if (waiting.length > 0) this.#tell(waiting, await this.#read(some, [...tokens.keys()]))
+      if (waiting.length === 0) continue
+      const wasQuiet = new Set(some.filter(id => this.#isQuiet(id)))
+      this.#tell(waiting, await this.#read(some, [...tokens.keys()]), { wasQuiet, isOften })
     }
+  }
+
+  /** Whether what a look finds due, while clients wait, was committed elsewhere: a client here would be at it. */
+  #isQuiet(webhookId: string): boolean {
+    return !this.#resting.has(webhookId) && !this.#takes.has(webhookId)
   }
 
   #read(webhookIds: string[], tokenIds: string[]): Promise<Found[]> {
@@ -215,7 +284,11 @@ export class Waits {
     )
   }
 
-  #tell(waiting: Waiting[], found: Found[]): void {
+  #tell(
+    waiting: Waiting[],
+    found: Found[],
+    { wasQuiet, isOften }: { wasQuiet: ReadonlySet<string>; isOften: boolean },
+  ): void {
     const now = this.#clock.now()
     const waited = new Set(waiting.filter(one => one.isLooked && one.isActive).map(one => one.webhookId))
     const webhooks = new Map(found.filter(({ kind }) => kind === 'webhook').map(row => [row.id, row]))
@@ -242,9 +315,9 @@ export class Waits {
     // One client takes what is due; if that is all that it can take, it wakes the next.
     const due = [...webhooks].filter(([, webhook]) => isPulled(webhook) && Number(webhook.number) === 1)
     for (const [id] of due) {
-      this.wake(id, 1)
-      // This process would have woken it.
-      if (waited.has(id)) this.#busy.set(id, performance.now() + BUSY_MS)
+      const isElsewhere = waited.has(id) && wasQuiet.has(id) && this.#isQuiet(id)
+      if (isElsewhere) this.#busy.set(id, performance.now() + BUSY_MS)
+      if (isElsewhere || !isOften) this.wake(id)
     }
     if (this.#busy.size > 0 && !this.#isStopping) {
       this.#busyTimer ??= setTimeout(() => this.#lookOften(), BUSY_LOOK_MS)
@@ -253,7 +326,10 @@ export class Waits {
 
   async #lookOften(): Promise<void> {
     for (const [id, until] of this.#busy) if (until < performance.now()) this.#busy.delete(id)
-    await this.#lookQuietly([...this.#busy.keys()].filter(id => this.#lines.has(id)))
+    await this.#lookQuietly(
+      [...this.#busy.keys()].filter(id => this.#lines.has(id) && this.#isQuiet(id)),
+      true,
+    )
     const goesOn = this.#busy.size > 0 && !this.#isStopping
     this.#busyTimer = goesOn ? setTimeout(() => this.#lookOften(), BUSY_LOOK_MS) : undefined
   }
@@ -265,8 +341,8 @@ export class Waits {
     }
   }
 
-  #lookQuietly(webhookIds: string[]): Promise<void> {
-    return this.#lookAt(webhookIds).catch(error => {
+  #lookQuietly(webhookIds: string[], isOften = false): Promise<void> {
+    return this.#lookAt(webhookIds, isOften).catch(error => {
       logSeldom(
         this.#log,
         'warn',
@@ -295,6 +371,7 @@ export class Waits {
   }
 
   async #lookAgain(): Promise<void> {
+    for (const id of this.#emptied.keys()) if (!this.#isEmpty(id)) this.#emptied.delete(id)
     await this.#lookQuietly([...this.#lines.keys()])
     this.#endInTime()
   }
