@@ -1,71 +1,16 @@
 import assert from 'node:assert/strict'
-import { spawn, spawnSync } from 'node:child_process'
-import { once } from 'node:events'
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { describe, it } from 'node:test'
-import { fileURLToPath } from 'node:url'
 import { createAccessToken } from '../../server/domain/access-tokens.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import { masterKey, type ServerProcess, startServerProcess } from '../delivery/server-process.ts'
-import { caddyWith } from '../support/caddy.ts'
 import { engines, migratedDatabase } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
-import { nginxWith } from '../support/nginx.ts'
 import { freePort } from '../support/ports.ts'
+import { missing, type ProxyServer, proxies, startProxy } from '../support/proxies.ts'
 import { sendGraphql } from '../support/server.ts'
-
-const deploy = (name: string): string =>
-  readFileSync(fileURLToPath(new URL(`../../deploy/${name}`, import.meta.url)), 'utf8')
-
-type Proxy = {
-  name: string
-  file: string
-  version: string
-  /** What it is started with, having written its configuration into a folder: in front of two servers' ports. */
-  configure(folder: string, port: number, first: string, second: string): string[]
-}
-
-const proxies: Proxy[] = [
-  {
-    name: 'nginx',
-    file: 'nginx.conf',
-    version: '-v',
-    configure(folder, port, first, second) {
-      const site = deploy(this.file)
-      const both = site.replace('# server 127.0.0.1:4101', `server 127.0.0.1:${second}`)
-      assert.notEqual(both, site)
-      const configuration = path.join(folder, this.file)
-      writeFileSync(configuration, nginxWith(both, folder, port, `127.0.0.1:${first}`))
-      return ['-c', configuration, '-p', folder, '-e', path.join(folder, 'errors')]
-    },
-  },
-  {
-    name: 'caddy',
-    file: 'Caddyfile',
-    version: 'version',
-    configure(folder, port, first, second) {
-      const configuration = path.join(folder, this.file)
-      const upstreams = `127.0.0.1:${first} 127.0.0.1:${second}`
-      writeFileSync(configuration, caddyWith(deploy(this.file), 'tidings.example.com', port, upstreams))
-      return ['run', '--adapter', 'caddyfile', '--config', configuration]
-    },
-  },
-]
-
-/** Up to 2.11.1 Caddy has a request's body for one server only. */
-const OLDEST_CADDY = [2, 11, 2]
-
-const missing = ({ name, version }: Proxy): string | false => {
-  const { error, stdout } = spawnSync(name, [version], { encoding: 'utf8' })
-  if (error) return `${name} is not installed`
-  if (name !== 'caddy') return false
-  const found = /(\d+)\.(\d+)\.(\d+)/.exec(stdout)!.slice(1).map(Number)
-  const differing = found.findIndex((part, n) => part !== OLDEST_CADDY[n])
-  const isNewEnough = differing < 0 || found[differing]! > OLDEST_CADDY[differing]!
-  return isNewEnough ? false : `caddy ${found.join('.')} is older than ${OLDEST_CADDY.join('.')}`
-}
 
 const CLIENTS = 8
 
@@ -77,7 +22,7 @@ for (const proxy of proxies) {
   })
 }
 
-const restartBehind = async (proxy: Proxy, engine: string): Promise<void> => {
+const restartBehind = async (proxy: ProxyServer, engine: string): Promise<void> => {
   const folder = mkdtempSync(path.join(tmpdir(), 'tidings-rolling-'))
   const stops: (() => unknown)[] = [() => rmSync(folder, { recursive: true, force: true })]
   try {
@@ -100,17 +45,7 @@ const restartBehind = async (proxy: Proxy, engine: string): Promise<void> => {
     const servers = [await start(0), await start(1)]
     stops.push(() => Promise.all(servers.map(server => server.end('SIGKILL'))))
 
-    const args = proxy.configure(folder, port, places[0]!.TIDINGS_PORT, places[1]!.TIDINGS_PORT)
-    const running = spawn(proxy.name, args, { stdio: 'ignore', env: { PATH: process.env.PATH, HOME: folder } })
-    stops.push(async () => {
-      const ended = once(running, 'exit')
-      if (running.exitCode === null && running.kill()) await ended
-    })
-    await eventually(
-      `${proxy.name} to pass requests on`,
-      () => fetch(`${base}/.well-known/jwks.json`),
-      ({ ok }) => ok,
-    )
+    stops.push(await startProxy(proxy, folder, port, places[0]!.TIDINGS_PORT, places[1]!.TIDINGS_PORT))
 
     let isOver = false
     let answered = 0

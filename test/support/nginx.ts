@@ -11,7 +11,7 @@ export const nginxWith = (site: string, folder: string, port: number, upstream: 
     name => `${name}_temp_path ${folder}/${name};`,
   )
   return `daemon off; master_process off; worker_processes 1; pid ${folder}/pid; error_log ${folder}/errors;
-events { worker_connections 64; }
+events { worker_connections 2048; }
 http { access_log off; ${temporary.join(' ')}
 ${here} }`
 }
