@@ -48,15 +48,30 @@ const TAKE = `mutation ($webhookId: UUID!, $limit: Int, $waitSeconds: Int) {
   }
 }`
 const ANSWER = `mutation ($answers: [DeliveryAnswer!]!) {
-  answered: answerDeliveries(answers: $answers) { deliveryId attempt counted reason }
+  answered: answerDeliveries(answers: $answers) { deliveryId }
+}`
+/** Answers, and then waits for more: one request in place of two. */
+const ANSWER_AND_TAKE = `mutation (
+  $answers: [DeliveryAnswer!]!, $webhookId: UUID!, $limit: Int, $waitSeconds: Int
+) {
+  answered: answerDeliveries(answers: $answers) { deliveryId }
+  taken: takeDeliveries(webhookId: $webhookId, limit: $limit, waitSeconds: $waitSeconds) {
+    deliveryId attempt headers body leaseUntil
+  }
 }`
 const EXTEND = `mutation ($deliveries: [TakenAttempt!]!, $seconds: Int) {
   extended: extendDeliveries(deliveries: $deliveries, seconds: $seconds) { deliveryId leaseUntil }
 }`
 
 const WAIT_SECONDS = 25
+/** A request that carries answers waits for less: only its end says that they are recorded. */
+const CARRYING_WAIT_SECONDS = 5
+const CARRYING_TIMEOUT_MS = 15_000
 const MOST_AT_ONCE = 100
-/** Answers that end within this time are sent together, unless half of what may be answered at once is there before. */
+const MOST_BESIDE = 2
+/** A request for more is held back for so long, so that it carries the answers of handlers that are quick. */
+const CARRY_MS = 5
+/** Other answers that end within this time are sent together. */
 const GATHER_MS = 25
 /** Leases are extended so often, and by so much. */
 const EXTEND_EVERY_MS = 10_000
@@ -81,9 +96,12 @@ export const startPulling = (options: PullingOptions): Pulling => {
   const stopping = new AbortController()
   const never = new AbortController().signal
   const held = new Map<string, TakenDelivery>()
-  const answers: { given: object; recorded: () => void }[] = []
-  let onRoom = (): void => {}
-  let onMany = (): void => {}
+  const answers: Made[] = []
+  /** How many deliveries the requests that are under way ask for, and how many answers they carry. */
+  let asked = 0
+  let carried = 0
+  const besides = new Set<Promise<void>>()
+  const blocked: (() => void)[] = []
   let isSending = false
 
   /** Repeats a request until it is answered, or refused for good. */
@@ -91,10 +109,10 @@ export const startPulling = (options: PullingOptions): Pulling => {
     document: string,
     variables: object,
     { signal, maxRetryTime = Number.POSITIVE_INFINITY }: { signal?: AbortSignal; maxRetryTime?: number },
-  ): Promise<unknown> => {
-    let answered: unknown
+  ): Promise<Answered> => {
+    let answered: Answered | undefined
     const asking = async () => {
-      answered = await ask(document, variables, signal ?? never).catch(asRetried)
+      answered = (await ask(document, variables, signal ?? never).catch(asRetried)) as Answered
     }
     const options = {
       ...{ ...PATIENCE, maxRetryTime },
@@ -108,58 +126,104 @@ export const startPulling = (options: PullingOptions): Pulling => {
     await pRetry(asking, options).catch(error => {
       if (answered === undefined) throw error
     })
-    return answered
+    return answered!
   }
 
-  const take = async (): Promise<void> => {
+  const room = (): number => concurrency - (held.size - carried) - asked
+
+  const changed = (): Promise<void> => new Promise(resolve => blocked.push(resolve))
+  const onChange = (): void => {
+    for (const resolve of blocked.splice(0)) resolve()
+  }
+
+  /** Takes deliveries until it is stopped; beside another, only while there are some. */
+  const take = async (isBeside: boolean): Promise<void> => {
     while (!stopping.signal.aborted) {
-      while (held.size >= concurrency) await new Promise<void>(resolve => (onRoom = resolve))
-      const limit = Math.min(MOST_AT_ONCE, concurrency - held.size)
-      const variables = { webhookId, limit, waitSeconds: WAIT_SECONDS }
-      const asked = patiently(TAKE, variables, stopping).catch(error => {
-        if (!stopping.signal.aborted) throw error
-      })
-      const answered = (await asked) as { taken: TakenDelivery[] } | undefined
-      if (!answered) return
-      onReached()
-      for (const one of answered.taken) void handle(one)
+      // Answers that a request carries make room for others.
+      if (room() + answers.length < 1) {
+        await changed()
+        await sleep(CARRY_MS)
+        continue
+      }
+      const taken = await more()
+      const made = taken.map(one => handle(one))
+      if (isBeside && taken.length === 0) return
+      if (taken.length > 0 && besides.size < MOST_BESIDE) takeBeside()
+      if (taken.length > 0) await Promise.race([Promise.all(made), sleep(CARRY_MS)])
     }
   }
 
+  /** While deliveries come, other requests wait for some when the first has just got some. */
+  const takeBeside = (): void => {
+    // What is wrong, the first one says.
+    const beside: Promise<void> = take(true)
+      .catch(() => {})
+      .finally(() => besides.delete(beside))
+    besides.add(beside)
+  }
+
+  const more = async (): Promise<TakenDelivery[]> => {
+    const some = answers.splice(0, MOST_AT_ONCE)
+    carried += some.length
+    const limit = Math.min(MOST_AT_ONCE, Math.ceil(concurrency / (1 + MOST_BESIDE)), room())
+    asked += limit
+    try {
+      const answered = await (some.length > 0 ? answerAndTake(some, limit) : takeAlone(limit))
+      if (answered) onReached()
+      return answered?.taken ?? []
+    } finally {
+      asked -= limit
+      carried -= some.length
+      onChange()
+    }
+  }
+
+  const takeAlone = (limit: number): Promise<Answered | undefined> =>
+    patiently(TAKE, { webhookId, limit, waitSeconds: WAIT_SECONDS }, stopping).catch(error => {
+      if (!stopping.signal.aborted) throw error
+      return undefined
+    })
+
+  /** If that fails, the answers are sent by themselves. */
+  const answerAndTake = async (some: Made[], limit: number): Promise<Answered | undefined> => {
+    const given = some.map(({ answer }) => answer)
+    const variables = { answers: given, webhookId, limit, waitSeconds: CARRYING_WAIT_SECONDS }
+    const signal = AbortSignal.any([stopping.signal, AbortSignal.timeout(CARRYING_TIMEOUT_MS)])
+    try {
+      const answered = (await ask(ANSWER_AND_TAKE, variables, signal)) as Answered
+      recorded(some)
+      return answered
+    } catch {
+      void sendTogether(given).then(() => recorded(some))
+      return undefined
+    }
+  }
+
+  /** Resolves when the answer is there. It is recorded later. */
   const handle = async (taken: TakenDelivery): Promise<void> => {
     const key = `${taken.deliveryId} ${taken.attempt}`
     held.set(key, taken)
     const made = await answer(taken)
-    if (made) {
-      await new Promise<void>(recorded => {
-        answers.push({ given: { ...idOf(taken), ...withinLimits(made) }, recorded })
-        if (areMany()) onMany()
-        if (!isSending) void sendAnswers()
-      })
-    }
-    held.delete(key)
-    onRoom()
+    if (!made) return recorded([{ key }])
+    answers.push({ key, answer: { ...idOf(taken), ...withinLimits(made) } })
+    onChange()
+    if (!isSending) void sendAnswers()
   }
 
-  const areMany = (): boolean => answers.length >= Math.min(concurrency / 2, MOST_AT_ONCE)
+  const recorded = (some: { key: string }[]): void => {
+    for (const { key } of some) held.delete(key)
+    onChange()
+  }
 
-  const gathered = (): Promise<void> =>
-    new Promise(resolve => {
-      const timer = setTimeout(resolve, GATHER_MS)
-      onMany = () => {
-        clearTimeout(timer)
-        resolve()
-      }
-      if (areMany()) onMany()
-    })
-
+  /** Sends the answers that no request for more carries. */
   const sendAnswers = async (): Promise<void> => {
     isSending = true
     while (answers.length > 0) {
-      await gathered()
+      await sleep(GATHER_MS)
       const some = answers.splice(0, MOST_AT_ONCE)
-      await sendTogether(some.map(({ given }) => given))
-      for (const { recorded } of some) recorded()
+      if (some.length === 0) break
+      await sendTogether(some.map(one => one.answer))
+      recorded(some)
     }
     isSending = false
   }
@@ -185,18 +249,29 @@ export const startPulling = (options: PullingOptions): Pulling => {
     }
   }, EXTEND_EVERY_MS)
 
-  const ended = take().finally(async () => {
-    while (held.size > 0) await new Promise<void>(resolve => (onRoom = resolve))
+  const ended = take(false).finally(async () => {
+    stopping.abort()
+    onChange()
+    await Promise.all(besides)
+    while (held.size > 0) await changed()
     clearInterval(extending)
   })
   return {
     ended,
     async stop() {
       stopping.abort()
+      onChange()
       await ended.catch(() => {})
     },
   }
 }
+
+type Answered = { taken: TakenDelivery[] }
+
+/** The answer to a delivery that is held. */
+type Made = { key: string; answer: object }
+
+const sleep = (ms: number): Promise<void> => new Promise(resolve => setTimeout(resolve, ms))
 
 const idOf = ({ deliveryId, attempt }: TakenDelivery) => ({ deliveryId, attempt })
 

@@ -44,12 +44,18 @@ export type FreshDelivery = {
   line: string | null
 }
 
-export type Lease = { id: string; end: number }
+export type Lease = {
+  id: string
+  /** On the scale of taken deliveries if a client has it. */
+  end: number
+  /** Who has taken it, if a client has: see `delivery/pull/taken.ts`. */
+  taken?: string
+}
 
-/** Sends the deliveries of one transaction right after its commit, as far as this process has places. */
+/** Sends the deliveries of one transaction right after its commit, as far as this process has places or clients. */
 export type AfterCommit = {
-  /** Takes the deliveries that get a place. */
-  take(fresh: FreshDelivery[]): { lease: Lease; taken: ReadonlySet<string> }
+  /** Takes the deliveries that get a place or a client, and returns their leases by delivery. */
+  take(fresh: FreshDelivery[]): ReadonlyMap<string, Lease>
   /** Whether it takes care of everything queued, even without a place, so that nobody else has to look. */
   readonly seesToAll: boolean
 }
@@ -105,8 +111,8 @@ export const enqueueFresh = async (
   )
   if (deliveries.length === 0) return
   const fresh = await enterLines(trx, lines, deliveries)
-  const { lease, taken } = afterCommit?.take(fresh.filter(({ waits }) => !waits)) ?? {}
-  const added = fresh.map(delivery => ({ ...delivery, lease: taken?.has(delivery.id) ? lease : undefined }))
+  const leases = afterCommit?.take(fresh.filter(({ waits }) => !waits))
+  const added = fresh.map(delivery => ({ ...delivery, lease: leases?.get(delivery.id) }))
   await insertPending(trx, added, fresh[0]!.event.createdAt, false)
 }
 
@@ -131,8 +137,9 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
     )
     const queued = run(
       trx,
-      `INSERT INTO delivery_queue (delivery_id, event_id, webhook_id, epoch, recovered, due_at, lease, attempt, line)
-       VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
+      `INSERT INTO delivery_queue
+         (delivery_id, event_id, webhook_id, epoch, recovered, due_at, lease, attempt, line, taken)
+       VALUES ${part.map(() => '(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)').join(', ')}`,
       part.flatMap(({ id, event, webhook, lease, line, waits }) => [
         id,
         event.id,
@@ -143,6 +150,7 @@ const insertPending = async (trx: Sql, added: Pending[], now: number, recovered:
         lease?.id ?? null,
         lease ? 1 : 0,
         line,
+        lease?.taken ?? null,
       ]),
     )
     await inOneTrip([inserted, queued])

@@ -112,6 +112,8 @@ export class CarryingSignature {
   #isReplayed = false
   /** A transaction that was to mark it, and whose result is unknown, may have set the mark that is found. */
   #isTried = false
+  /** A mark by itself was tried: if it is found, it may be this request's. */
+  #isBegun = false
 
   constructor(mark: Mark) {
     this.mark = mark
@@ -165,7 +167,8 @@ export class CarryingSignature {
     for (;;) {
       try {
         return await transact(async trx => {
-          if (await useSignature(trx, this.mark, entry)) {
+          const isFirst = await useSignature(trx, this.mark, entry)
+          if (isFirst || (this.#isBegun && !doubt.error && (await isMarkedBy(trx, this.mark)))) {
             doubt.error = undefined
             doubt.latest = await endOf(trx, work)
             if (doubt.latest.refusal && entry) await blank(trx, this.mark)
@@ -181,6 +184,15 @@ export class CarryingSignature {
         if (performance.now() > giveUpAt) throw doubt.error
       }
     }
+  }
+
+  /** Marks the signature before any transaction. Throws REPLAYED if another request has used it. */
+  async markNow(sql: Sql): Promise<void> {
+    this.#isTried = true
+    this.#isBegun = true
+    this.#isReplayed = !(await useSignature(sql, this.mark))
+    if (this.#isReplayed) throw replayed()
+    this.#isMarked = true
   }
 
   /**

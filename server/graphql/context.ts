@@ -98,6 +98,8 @@ export type Context = Service &
     look: Transact
     /** As `change`, for what clients do with deliveries: without an entry in the audit log, and without a wake. */
     act: Transact
+    /** Marks the request's signature as used before anything is changed; undefined if it is marked. */
+    mark(): Promise<void> | undefined
     /** The address of the client. */
     address: string | undefined
     /** Aborts when nobody waits for the answer any more. */
@@ -175,10 +177,11 @@ export const createContext = (
   carried: Carried = {},
 ): Context => {
   const { claim, budget, address, gone = NEVER_GONE } = carried
-  const changing: Pick<Context, 'change' | 'look' | 'act'> = {
+  const changing: Pick<Context, 'change' | 'look' | 'act' | 'mark'> = {
     change: (work, beside, together) => changes.change(work, beside, together),
     look: (work, beside) => changes.hold(work, beside),
     act: (work, beside) => changes.act(work, beside),
+    mark: () => (carried.carrying?.isMarked === false ? carried.carrying.markNow(service.database.knex) : undefined),
   }
   const query = createQueryContext(service, token, requestId, budget)
   const context: Context = Object.assign(query, { claim, entry: undefined, address, gone, ...changing })

@@ -145,7 +145,7 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     const [event] = await fixture.database.knex('events').select()
     const lease = { id: newLease(clock.now()), end: clock.now() + LEASE_MS }
     const dying = {
-      take: (fresh: { id: string }[]) => ({ lease, taken: new Set(fresh.map(({ id }) => id)) }),
+      take: (fresh: { id: string }[]) => new Map(fresh.map(({ id }) => [id, lease])),
       seesToAll: true,
     }
     const { id, type, payload } = event

@@ -22,6 +22,8 @@ import { addWebhook } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
 const CLIENTS = 1_000
+/** Their signatures are marked. */
+const mark = () => undefined
 
 const tokenOf = (id: string): AccessToken => ({
   ...{ id, name: 'worker', apiKey: 'worker', permissions: ['webhooks'], seesAllOrganisations: true },
@@ -49,7 +51,17 @@ describeEachEngine('what clients take', engine => {
   /** Begins to wait as a client; the result says why that ended. */
   const waitIn = (waits: Waits, webhookId: string, token: AccessToken, forMs = 60_000) => {
     const until = performance.now() + forMs
-    const client = { webhookId, token, address: '::1', isActive: true, isSeen: true, until, isLate: false }
+    const client = {
+      webhookId,
+      token,
+      address: '::1',
+      isActive: true,
+      isSeen: true,
+      until,
+      isLate: false,
+      limit: 10,
+      mark,
+    }
     return waits.wait({ ...client, gone: new AbortController().signal }).then(({ why }) => why)
   }
   const someToken = async () => tokenOf((await fixture.token()).id)
@@ -95,8 +107,7 @@ describeEachEngine('what clients take', engine => {
     const taken = { lease, taken: '{}', attempt: 1, due_at: TAKEN_TIME + clock.now() + 30_000 }
     await database.knex('delivery_queue').update(taken)
     await database.knex('webhooks').where({ id }).update({ transport: 'push', held_until: null })
-    const given = { webhookId: id, lease, deliveryIds: [deliveryId] }
-    await database.transaction(trx => giveBackTaken(trx, given, clock.now()))
+    await database.transaction(trx => giveBackTaken(trx, id, [{ deliveryId, lease }], clock.now()))
     assert.deepEqual(await dueTimes(), [clock.now()])
   })
 
@@ -111,7 +122,7 @@ describeEachEngine('what clients take', engine => {
     const { keyring, sealer } = fixture
     const sender = createSender({ guard: createNetworkGuard({ allow: [] }), maxConnectionsPerOrigin: 1 })
     const puller: Puller = {
-      ...{ database, loop, token, address: '::1', gone: new AbortController().signal },
+      ...{ database, loop, token, address: '::1', gone: new AbortController().signal, mark },
       pull: { waits, pings: new PullPings({ database, clock, look }) },
       tools: { clock, keyring, sealer, sender, issuerUrl: 'https://tidings.example', retryScheduleMs: [] },
       async act(work) {
@@ -133,7 +144,7 @@ describeEachEngine('what clients take', engine => {
     const waits = new Waits({ database, clock, log: createLog('silent') })
     const wait = (token: Credentials, isSeen: boolean) =>
       waits.wait({
-        ...{ webhookId: id, address: '::1', isActive: false, isSeen, isLate: true },
+        ...{ webhookId: id, address: '::1', isActive: false, isSeen, isLate: true, limit: 10, mark },
         token: tokenOf(token.id),
         until: performance.now() + 60_000,
         gone: new AbortController().signal,
@@ -169,7 +180,7 @@ describeEachEngine('what clients take', engine => {
       () => woken.length,
       count => count === ids.length,
     )
-    assert.deepEqual(new Set(woken), new Set(['due']))
+    assert.equal(woken.filter(why => why !== 'handed' && why !== 'due').length, 0)
     waits.stop()
     await Promise.all(waiting)
     assert.equal(woken.filter(why => why === 'stopping').length, CLIENTS - ids.length)
@@ -194,6 +205,45 @@ describeEachEngine('what clients take', engine => {
     waits.stop()
     await Promise.all(waiting)
     assert.deepEqual(woken, [0, 1])
+  })
+
+  it('is a waiting client’s from its commit on, of which nothing is left if there is none', async () => {
+    const id = await pulled()
+    const token = await someToken()
+    const waits = startWaits()
+    const loop = await fixture.startLoop({ waits })
+    const gone = new AbortController()
+    const until = performance.now() + 60_000
+    const client = { webhookId: id, token, address: '::1', isActive: true, isSeen: true, until, isLate: true, mark }
+    waits.believe(token.id, performance.now())
+    const woken = waits.wait({ ...client, limit: 1, gone: gone.signal })
+    const failing = fixture.emit(1, { through: loop, beforeCommit: () => Promise.reject(new Error('no')) })
+    await assert.rejects(failing, /no/)
+    assert.equal(waits.count(), 1)
+    waits.believe(token.id, performance.now())
+    await fixture.emit(1, { through: loop })
+    assert.equal((await woken).why, 'handed')
+    const row = await fixture.database.knex('delivery_queue').first()
+    assert.ok(row.due_at >= TAKEN_TIME)
+    assert.deepEqual([row.attempt, JSON.parse(row.taken).id], [1, token.id])
+    waits.stop()
+  })
+
+  it('is due again if its client leaves before it is committed', async () => {
+    const id = await pulled()
+    const token = await someToken()
+    const waits = startWaits()
+    const loop = await fixture.startLoop({ waits })
+    const gone = new AbortController()
+    const until = performance.now() + 60_000
+    const client = { webhookId: id, token, address: '::1', isActive: true, isSeen: true, until, isLate: true, mark }
+    waits.believe(token.id, performance.now())
+    void waits.wait({ ...client, limit: 1, gone: gone.signal })
+    await fixture.emit(1, { through: loop, beforeCommit: async () => gone.abort() })
+    const isDue = (all: number[]) => all.every(due => due < TAKEN_TIME)
+    await eventually('it to be due', dueTimes, isDue)
+    assert.equal((await fixture.database.knex('delivery_queue').first()).attempt, 0)
+    waits.stop()
   })
 
   it('is not missed if it is committed while the only client takes', async () => {

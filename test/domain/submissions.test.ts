@@ -50,7 +50,7 @@ describeEachEngine('a submitted report', engine => {
       database,
       now: () => NOW,
       dueDays: 30,
-      afterCommitOf: () => ({ take: () => ({ lease: { id: '', end: 0 }, taken: new Set() }), seesToAll: false }),
+      afterCommitOf: () => ({ take: () => new Map(), seesToAll: false }),
       wake: () => {},
     })
   })

@@ -15,10 +15,11 @@ import type { DeliveryLoop } from '../loop.ts'
 import { requireSigning } from '../ping.ts'
 import type { Job } from '../queue.ts'
 import { type Answer, type Counted, extendTaken, readAnswer, recordAnswers } from './answer.ts'
+import { notPulled } from './looks.ts'
 import { answerPings, type PullPings, takePing } from './pings.ts'
-import { giveBackTaken, take } from './take.ts'
-import { LONGEST_TAKEN_MS, LONGEST_WAIT_S, MOST_AT_ONCE, TAKEN_MS } from './taken.ts'
-import { notPulled, type Take, type Waits } from './waits.ts'
+import { take } from './take.ts'
+import { LONGEST_TAKEN_MS, LONGEST_WAIT_S, MOST_AT_ONCE, TAKEN_MS, takerJson } from './taken.ts'
+import type { Take, Taken, Waits } from './waits.ts'
 
 /** What taking, answering and extending need of a request. */
 export type Puller = {
@@ -31,6 +32,8 @@ export type Puller = {
   address: string | undefined
   /** Aborts when the client has left. */
   gone: AbortSignal
+  /** Marks the request's signature as used, if it is not: before a wait, so that what ends it is answered at once. */
+  mark(): Promise<void> | undefined
   /** Runs work in a transaction that holds the calling token, without an entry in the audit log. */
   act<T>(work: (change: Change) => Promise<T>): Promise<T>
 }
@@ -61,13 +64,21 @@ export const takeDeliveries = async (
   let seen = await look()
   const isActive = () => seen?.status === 'active' && seen.transport === 'pull'
   if (!isActive() && waitSeconds === 0) throw nothingToTake(webhookId, seen)
+  let marking: Promise<void> | undefined
+  const mark = () => (marking ??= puller.mark())
+  const client = { webhookId, token, address, until, gone, limit, mark }
   for (let isLate = false; ; ) {
-    const waiting = { webhookId, token, address, isActive: isActive(), isSeen: seen !== undefined, until, isLate, gone }
-    const woken = await pull.waits.wait(waiting)
+    const woken = await pull.waits.wait({ ...client, isActive: isActive(), isSeen: seen !== undefined, isLate })
+    await marking?.catch(() => {})
     if (woken.why === 'time' && !isActive() && !gone.aborted) throw nothingToTake(webhookId, seen)
     if (woken.why === 'time' || woken.why === 'stopping') return []
     if (woken.why === 'active') {
       seen = await look()
+      continue
+    }
+    if (woken.why === 'handed') {
+      const handed = await handOver(puller, woken.handed)
+      if (handed.length > 0) return handed
       continue
     }
     const under = pull.waits.take(webhookId)
@@ -86,8 +97,9 @@ const nothingToTake = (webhookId: string, seen: WebhookRow | undefined): Tidings
   seen ? notPulled(webhookId, seen.status, seen.transport) : notFound('webhook', [webhookId])
 
 const takeDue = async (puller: Puller, webhookId: string, limit: number, under: Take): Promise<TakenDelivery[]> => {
-  const { tools, pull, token, address, gone, act } = puller
+  const { tools, pull, token, address, act } = puller
   requireSigning(tools)
+  const startedAt = performance.now()
   const lease = newLease(tools.clock.now())
   let leaseEnd = 0
   let jobs: Job[] = []
@@ -98,7 +110,7 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number, under: 
     if (webhook.transport !== 'pull') throw notPulled(webhookId, webhook.status, webhook.transport)
     const now = within.now()
     leaseEnd = now + TAKEN_MS
-    const taker = { id: token.id, name: token.name, ...(address !== undefined && { address }), epoch: webhook.epoch }
+    const taker = takerJson({ token, address }, webhook.epoch)
     isAll = seesAnyway(within.token, webhook)
     jobs = await take(within.trx, { webhook, token: within.token, taker, lease, limit, now, leaseEnd })
   })
@@ -107,38 +119,26 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number, under: 
   } catch (error) {
     // Nobody has them: they need not wait for the end of the lease.
     if (!(error instanceof CommitInDoubt)) throw error
-    giveBackPatiently(puller, { webhookId, lease, jobs, leaseEnd })
+    void pull.waits.giveBack({ webhookId, jobs, leaseEnd })
     throw unavailable(error.cause)
   }
+  pull.waits.believe(token.id, startedAt)
   if (jobs.length === limit) pull.waits.wake(webhookId)
   else under.isAll = isAll
-  if (!gone.aborted) {
-    const taken = await Promise.all(jobs.map(job => handedOver(puller, job, job.attempt, leaseEnd)))
-    if (!gone.aborted) return taken
-  }
-  giveBackPatiently(puller, { webhookId, lease, jobs, leaseEnd })
-  return []
+  return handOver(puller, { webhookId, jobs, leaseEnd })
 }
 
-/** How often it is tried to give back what nobody has, until its lease ends. */
-const AGAIN_MS = 500
-
-const giveBackPatiently = async (
-  { database, tools, pull }: Pick<Puller, 'database' | 'tools' | 'pull'>,
-  { webhookId, lease, jobs, leaseEnd }: { webhookId: string; lease: string; jobs: Job[]; leaseEnd: number },
-): Promise<void> => {
-  const { clock } = tools
-  const given = { webhookId, lease, deliveryIds: jobs.map(job => job.deliveryId) }
-  for (let isDone = jobs.length === 0; !isDone && clock.now() < leaseEnd; ) {
-    isDone = await database
-      .transaction(trx => giveBackTaken(trx, given, clock.now()))
-      .then(
-        () => true,
-        () => false,
-      )
-    if (isDone) pull.waits.wake(webhookId)
-    else await sleep(AGAIN_MS, undefined, { ref: false })
+/** Signs what a client has taken. If the client has left, it is given back. */
+const handOver = async (puller: Puller, taken: Taken): Promise<TakenDelivery[]> => {
+  const { gone, pull, tools } = puller
+  const { jobs, leaseEnd } = taken
+  // A process that stood still finds its leases over.
+  if (!gone.aborted && leaseEnd > tools.clock.now()) {
+    const handed = await Promise.all(jobs.map(job => handedOver(puller, job, job.attempt, leaseEnd)))
+    if (!gone.aborted) return handed
   }
+  void pull.waits.giveBack(taken)
+  return []
 }
 
 const takeOne = async (puller: Puller, deliveryId: string): Promise<TakenDelivery[]> => {
@@ -164,12 +164,13 @@ const FOLLOWED_MS = 2_000
  * answers may be sent again.
  */
 export const answerDeliveries = async (
-  { tools, loop, pull, address, act }: Puller,
+  { tools, loop, pull, token, address, act }: Puller,
   { answers }: { answers: Answer[] },
 ): Promise<Counted[]> => {
   within('answers', answers.length, 1, MOST_AT_ONCE)
   for (const { status } of answers) within('answers', status, 100, 599)
   const read = answers.map(answer => ({ answer, ...readAnswer(answer) }))
+  const startedAt = performance.now()
   const made = act(async within => {
     const queued = await waitForLines(
       within.trx,
@@ -186,6 +187,7 @@ export const answerDeliveries = async (
     // The same answer again is no second one, so nothing is lost by asking for it.
     throw error instanceof CommitInDoubt ? unavailable(error.cause) : error
   })
+  pull.waits.believe(token.id, startedAt)
   for (const id of pings) pull.pings.answered(id)
   const followed = Promise.all(settlements.map(settlement => loop.recorded(settlement)))
   await Promise.race([followed, sleep(FOLLOWED_MS, undefined, { ref: false })])

@@ -7,7 +7,6 @@ import { PULL_TIME, scaleOf, TAKEN_TIME } from '../../domain/pull-time.ts'
 import { deliveries, type WebhookRow } from '../../domain/resources.ts'
 import { seesAnyway, visibleTo } from '../../domain/visibility.ts'
 import { claimOf, inSight, type Job, jobsOf, type QueueRow, sweepPast, takeLeases } from '../queue.ts'
-import type { Taker } from './taken.ts'
 
 /**
  * Takes deliveries of a webhook that are due, for a client: claims them like the loop does (`queue.ts`), by webhook,
@@ -20,7 +19,8 @@ export const take = async (
   given: {
     webhook: WebhookRow
     token: AccessToken
-    taker: Taker
+    /** Who takes them: `takerJson`. */
+    taker: string
     lease: string
     limit: number
     now: number
@@ -36,7 +36,7 @@ export const take = async (
   const seen = seesAnyway(token, webhook) ? jobs : await seenBy(trx, token, jobs)
   const read = new Map(due.map(row => [row.delivery_id, row]))
   const times = { now: PULL_TIME + now, leaseEnd: TAKEN_TIME + leaseEnd }
-  const taken = await takeLeases(trx, seen, read, { ...times, taken: JSON.stringify(taker) })
+  const taken = await takeLeases(trx, seen, read, { ...times, taken: taker })
   await sweepPast(trx, due, jobs, now)
   return taken
 }
@@ -83,16 +83,19 @@ export const lapsedRows = (sql: Sql, now: number, limit: number): Promise<QueueR
  */
 export const giveBackTaken = async (
   trx: Knex.Transaction,
-  { webhookId, lease, deliveryIds }: { webhookId: string; lease: string; deliveryIds: string[] },
+  webhookId: string,
+  jobs: Pick<Job, 'deliveryId' | 'lease'>[],
   now: number,
 ): Promise<void> => {
-  if (deliveryIds.length === 0) return
+  if (jobs.length === 0) return
+  const deliveryIds = jobs.map(({ deliveryId }) => deliveryId)
+  const leases = [...new Set(jobs.map(({ lease }) => lease))]
   // A change of the webhook that comes later finds these rows free, and moves them.
   const own = await rows<{ delivery_id: string }>(
     trx,
-    `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(deliveryIds)}) AND lease = ?
+    `SELECT delivery_id FROM delivery_queue WHERE delivery_id IN (${marks(deliveryIds)}) AND lease IN (${marks(leases)})
      ORDER BY delivery_id${dialectOf(trx).forUpdate}`,
-    [...deliveryIds, lease],
+    [...deliveryIds, ...leases],
   )
   if (own.length === 0) return
   const [webhook] = await rows<Pick<WebhookRow, 'transport'>>(trx, 'SELECT transport FROM webhooks WHERE id = ?', [
@@ -101,7 +104,7 @@ export const giveBackTaken = async (
   await run(
     trx,
     `UPDATE delivery_queue SET lease = NULL, taken = NULL, attempt = attempt - 1, due_at = ?
-     WHERE delivery_id IN (${marks(own)}) AND lease = ?`,
-    [scaleOf(webhook?.transport as WebhookTransport) + now, ...own.map(row => row.delivery_id), lease],
+     WHERE delivery_id IN (${marks(own)}) AND lease IN (${marks(leases)})`,
+    [scaleOf(webhook?.transport as WebhookTransport) + now, ...own.map(row => row.delivery_id), ...leases],
   )
 }

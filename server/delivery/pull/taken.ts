@@ -18,3 +18,12 @@ export const LONGEST_WAIT_S = 30
 
 export const takerOf = (taken: string | null): Taker | undefined =>
   taken === null ? undefined : (JSON.parse(taken) as Taker)
+
+/** What the queue row says of a client that takes it. */
+export const takerJson = (
+  { token, address }: { token: { id: string; name: string }; address: string | undefined },
+  epoch: number,
+): string => {
+  const { id, name } = token
+  return JSON.stringify({ id, name, ...(address !== undefined && { address }), epoch } satisfies Taker)
+}

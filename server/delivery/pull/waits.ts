@@ -1,17 +1,26 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { TidingsError } from '../../../shared/errors.ts'
 import type { WebhookStatus, WebhookTransport } from '../../../shared/vocabulary.ts'
 import type { Clock } from '../../clock.ts'
-import { type Database, marks, rows } from '../../database/connect.ts'
-import { dialectOf } from '../../database/dialect.ts'
+import type { Database } from '../../database/connect.ts'
 import { type AccessToken, endOf } from '../../domain/permissions.ts'
 import type { Clients } from '../../domain/pull-clients.ts'
-import { PULL_TIME } from '../../domain/pull-time.ts'
+import { PULL_TIME, TAKEN_TIME } from '../../domain/pull-time.ts'
+import { seesAnyway } from '../../domain/visibility.ts'
 import { type Log, logSeldom } from '../../log.ts'
-import { PING_MS } from './pings.ts'
+import type { Handing } from '../after-commit.ts'
+import type { Job } from '../queue.ts'
+import { type Found, isPulled, lookAt, notPulled } from './looks.ts'
+import { giveBackTaken } from './take.ts'
+import { TAKEN_MS, takerJson } from './taken.ts'
 
 // Clients that wait for deliveries. A waiting client has no place, no thread and no connection to the database. One
 // statement a second looks for all of them: whether something is due, whether the webhook still is what it was, whether
-// the token still is valid. What this process commits wakes a client at once.
+// the token still is valid.
+//
+// What this process queues while a client waits here is that client's from the start: the row is inserted as taken by
+// it, and the wait ends with the delivery after the commit, without a transaction of its own. What is committed within
+// `TOGETHER_MS` is handed over together. If no client waits that may have it, the next that comes takes it.
 
 /** How soon changes by other processes are noticed, and so how soon a wait ends for a reason. */
 const LOOK_MS = 1_000
@@ -25,8 +34,12 @@ const HURRY_MS = 50
  */
 const BUSY_LOOK_MS = 20
 const BUSY_MS = 3_000
-/** What this process commits for a webhook within this time is taken together: a client is woken no sooner again. */
-const TOGETHER_MS = 25
+/** What this process commits for a webhook within this time goes to one client: the next leaves no sooner. */
+const TOGETHER_MS = 30
+/** For so long after it was read, a token is believed to be valid. */
+const BELIEVED_MS = 1_000
+/** How often it is tried to give back what nobody has, until its lease ends. */
+const AGAIN_MS = 500
 /** For so long after a take that found all that was due, a client that comes is not looked for. */
 const EMPTY_MS = 100
 /** The most clients that wait at this process. */
@@ -35,10 +48,16 @@ const MOST_WAITING = 5_000
 const AT_ONCE = 1_000
 
 /**
- * Why a wait ended: something may be due, a ping waits for this client, the webhook that it waits for has become
- * active, its time is over, or the server stops.
+ * Why a wait ended: it has been handed deliveries, something may be due, a ping waits for this client, the webhook that
+ * it waits for has become active, its time is over, or the server stops.
  */
-export type Woken = { why: 'due' | 'active' | 'time' | 'stopping' } | { why: 'ping'; deliveryId: string }
+export type Woken =
+  | { why: 'due' | 'active' | 'time' | 'stopping' }
+  | { why: 'ping'; deliveryId: string }
+  | { why: 'handed'; handed: Taken }
+
+/** Deliveries under one lease-end that a client has, or that are to be given back. */
+export type Taken = { webhookId: string; jobs: Job[]; leaseEnd: number }
 
 export type Wait = {
   webhookId: string
@@ -54,11 +73,23 @@ export type Wait = {
   /** Whether to skip the look at the beginning: its take found nothing, and nothing was committed meanwhile. */
   isLate: boolean
   gone: AbortSignal
+  /** How many deliveries it takes at once. */
+  limit: number
+  /** Marks the signature of its request as used, before it may be handed anything; undefined if it is. */
+  mark(): Promise<void> | undefined
 }
 
 type Waiting = Wait & {
   /** Whether a look has found nothing for it. */
   isLooked: boolean
+  /** Whether its signature is marked: it can be handed deliveries without a transaction. */
+  isMarked: boolean
+  /** Deliveries that are its own if their transactions commit. */
+  owed: number
+  /** Those that it leaves with. */
+  jobs: Job[]
+  /** The end of the first of their leases. */
+  leaseEnd: number
   resolve: (woken: Woken) => void
   reject: (error: Error) => void
 }
@@ -70,16 +101,6 @@ export type Take = {
   /** Whether it has found all that is due. */
   isAll: boolean
   end(): void
-}
-
-type Found = {
-  kind: 'webhook' | 'token' | 'ping'
-  id: string
-  state: string
-  about: string
-  owner: string
-  number: number | null
-  ends_at: number | null
 }
 
 type Given = { database: Database; clock: Clock; log: Log }
@@ -98,8 +119,12 @@ export class Waits {
   /** Until when a webhook is looked at often, by `performance.now()`. */
   readonly #busy = new Map<string, number>()
   #busyTimer: NodeJS.Timeout | undefined
-  /** Webhooks of which a client was woken within the last `TOGETHER_MS`, and whether more was committed since. */
-  readonly #resting = new Map<string, boolean>()
+  /** Webhooks of which a client has left within the last `TOGETHER_MS`, and what was committed since. */
+  readonly #resting = new Map<string, { isMore: boolean; isDue: boolean }>()
+  /** Who has which delivery that is being queued, by its id. */
+  readonly #owing = new Map<string, Waiting>()
+  /** When tokens were last found valid, by id and `performance.now()`. */
+  readonly #valid = new Map<string, number>()
   readonly #takes = new Map<string, Set<Take>>()
   /** When a take has found all that was due, by webhook and `performance.now()`, unless more was committed since. */
   readonly #emptied = new Map<string, number>()
@@ -148,18 +173,120 @@ export class Waits {
       const [first] = line
       const isNone = (first?.isLooked && first.isActive) || this.#isEmpty(given.webhookId)
       const isKnown = isNone && given.isActive && given.until > performance.now()
-      const one: Waiting = { ...given, isLooked: isKnown, resolve, reject }
+      const nothing = { isMarked: false, owed: 0, jobs: [], leaseEnd: Number.POSITIVE_INFINITY }
+      const one: Waiting = { ...given, ...nothing, isLooked: isKnown, resolve, reject }
       this.#lines.set(given.webhookId, line.add(one))
       this.#tick ??= setInterval(() => this.#lookAgain(), LOOK_MS)
       given.gone.addEventListener('abort', () => this.#wakeOne(one, { why: 'time' }), { once: true })
       if (given.gone.aborted) this.#wakeOne(one, { why: 'time' })
       else if (!given.isLate && !isKnown) this.look(given.webhookId)
+      else this.#mark(one)
     })
+  }
+
+  /** It will wait: what marks its signature is not done later, between a commit and its answer. */
+  #mark(one: Waiting): void {
+    const marking = one.isMarked ? undefined : one.mark()
+    one.isMarked = marking === undefined
+    marking?.then(
+      () => {
+        one.isMarked = true
+      },
+      // A take tries it again.
+      error => (error instanceof TidingsError && error.code === 'UNAUTHENTICATED' ? this.#refuse(one, error) : {}),
+    )
+  }
+
+  /** Reports that a token was found valid, in a state that was read after `at`, by `performance.now()`. */
+  believe(tokenId: string, at: number): void {
+    this.#valid.set(tokenId, Math.max(at, this.#valid.get(tokenId) ?? 0))
+  }
+
+  /** Gives a delivery that is being queued to a client that waits here; undefined if none may have it now. */
+  reserve(job: Job, now: number): Handing | undefined {
+    const { held_until } = job.webhook
+    if (this.#isStopping || (held_until !== null && held_until > PULL_TIME + now)) return undefined
+    for (const one of this.#lines.get(job.webhookId) ?? []) {
+      if (!this.#mayHave(one, job)) continue
+      one.owed += 1
+      this.#owing.set(job.deliveryId, one)
+      const lease = { id: job.lease, end: TAKEN_TIME + now + TAKEN_MS, taken: takerJson(one, job.epoch) }
+      return { job, lease }
+    }
+    return undefined
+  }
+
+  #mayHave(one: Waiting, { webhook }: Job): boolean {
+    const isBelieved = performance.now() - (this.#valid.get(one.token.id) ?? Number.NEGATIVE_INFINITY) < BELIEVED_MS
+    const hasRoom = one.jobs.length + one.owed < one.limit
+    return one.isActive && one.isMarked && hasRoom && isBelieved && seesAnyway(one.token, webhook)
+  }
+
+  /** Hands committed deliveries to the clients that have them, or to another of the same token and address. */
+  hand(handings: Handing[]): void {
+    for (const handing of handings) {
+      const { job, lease } = handing
+      const leaseEnd = lease.end - TAKEN_TIME
+      const one = this.#client(handing)
+      if (!one) {
+        void this.giveBack({ webhookId: job.webhookId, jobs: [job], leaseEnd })
+        continue
+      }
+      one.jobs.push(job)
+      one.leaseEnd = Math.min(one.leaseEnd, leaseEnd)
+      if (one.jobs.length >= one.limit) this.#handOver(one)
+    }
+    for (const id of new Set(handings.map(({ job }) => job.webhookId))) this.#soon(id, false)
+  }
+
+  #client(handing: Handing): Waiting | undefined {
+    const own = this.#owed(handing)
+    const line = this.#lines.get(own.webhookId)
+    if (!line || line.has(own)) return line && own
+    for (const one of line) {
+      const isLike = one.token.id === own.token.id && one.address === own.address
+      if (isLike && one.isActive && one.isMarked && one.jobs.length < one.limit) return one
+    }
+    return undefined
+  }
+
+  #owed({ job }: Handing): Waiting {
+    const own = this.#owing.get(job.deliveryId)!
+    this.#owing.delete(job.deliveryId)
+    own.owed -= 1
+    return own
+  }
+
+  /** Deliveries were not queued, or it is in doubt whether they are: then they are given back if so. */
+  release(handings: Handing[], isInDoubt: boolean): void {
+    for (const handing of handings) {
+      this.#owed(handing)
+      const { job, lease } = handing
+      const leaseEnd = lease.end - TAKEN_TIME
+      if (isInDoubt) void this.giveBack({ webhookId: job.webhookId, jobs: [job], leaseEnd })
+    }
+  }
+
+  /** Makes deliveries due again that no client has got: they need not wait for the end of their lease. */
+  async giveBack({ webhookId, jobs, leaseEnd }: Taken): Promise<void> {
+    const { transaction } = this.#database
+    for (let isDone = jobs.length === 0; !isDone && this.#clock.now() < leaseEnd; ) {
+      isDone = await transaction(trx => giveBackTaken(trx, webhookId, jobs, this.#clock.now())).then(
+        () => true,
+        () => false,
+      )
+      if (isDone) this.wake(webhookId)
+      else await sleep(AGAIN_MS, undefined, { ref: false })
+    }
   }
 
   /** Reports that deliveries are due: wakes the client that has waited longest, which takes what it can. */
   wake(webhookId: string): void {
-    const one = [...(this.#lines.get(webhookId) ?? [])].find(({ isActive }) => isActive)
+    let one: Waiting | undefined
+    for (const each of this.#lines.get(webhookId) ?? []) {
+      if (each.isActive && each.jobs.length === 0 && (!one || each.owed === 0)) one = each
+      if (one?.owed === 0) break
+    }
     if (one) this.#wakeOne(one, { why: 'due' })
     else {
       for (const take of this.#takes.get(webhookId) ?? []) take.isOvertaken = true
@@ -167,20 +294,27 @@ export class Waits {
     }
   }
 
-  /** Reports that this process has committed deliveries: wakes a client, unless it has just woken one. */
+  /** Reports that this process has committed deliveries that are due, unless a client has just left with some. */
   committed(webhookId: string): void {
-    if (this.#isStopping) return
-    if (this.#resting.has(webhookId)) this.#resting.set(webhookId, true)
-    else this.#wakeAndRest(webhookId)
+    this.#soon(webhookId, true)
   }
 
-  #wakeAndRest(webhookId: string): void {
-    this.wake(webhookId)
-    this.#resting.set(webhookId, false)
+  #soon(webhookId: string, isDue: boolean): void {
+    if (this.#isStopping) return
+    const resting = this.#resting.get(webhookId)
+    if (!resting) this.#letGo(webhookId, isDue)
+    else Object.assign(resting, { isMore: true, isDue: resting.isDue || isDue })
+  }
+
+  /** Lets those go that have deliveries, and one for what is due. */
+  #letGo(webhookId: string, isDue: boolean): void {
+    for (const one of this.#lines.get(webhookId) ?? []) if (one.jobs.length > 0) this.#handOver(one)
+    if (isDue) this.wake(webhookId)
+    const resting = { isMore: false, isDue: false }
+    this.#resting.set(webhookId, resting)
     setTimeout(() => {
-      const isMore = this.#resting.get(webhookId)
       this.#resting.delete(webhookId)
-      if (isMore) this.#wakeAndRest(webhookId)
+      if (resting.isMore) this.#letGo(webhookId, resting.isDue)
     }, TOGETHER_MS)
   }
 
@@ -239,12 +373,20 @@ export class Waits {
     return true
   }
 
+  /** Ends a wait; one that has deliveries ends with them. */
   #wakeOne(one: Waiting, woken: Woken): void {
-    if (this.#leave(one)) one.resolve(woken)
+    if (!this.#leave(one)) return
+    one.resolve(one.jobs.length === 0 ? woken : { why: 'handed', handed: one })
+  }
+
+  #handOver(one: Waiting): void {
+    this.#wakeOne(one, { why: 'time' })
   }
 
   #refuse(one: Waiting, error: Error): void {
-    if (this.#leave(one)) one.reject(error)
+    if (!this.#leave(one)) return
+    void this.giveBack(one)
+    one.reject(error)
   }
 
   /** Looks for some webhooks, or at everything that waits. */
@@ -255,7 +397,10 @@ export class Waits {
       const tokens = new Map(waiting.map(({ token }) => [token.id, token]))
       if (waiting.length === 0) continue
       const wasQuiet = new Set(some.filter(id => this.#isQuiet(id)))
-      this.#tell(waiting, await this.#read(some, [...tokens.keys()]), { wasQuiet, isOften })
+      const startedAt = performance.now()
+      const now = this.#clock.now()
+      const found = await lookAt(this.#database, { webhookIds: some, tokenIds: [...tokens.keys()], now })
+      this.#tell(waiting, found, { wasQuiet, isOften, startedAt })
     }
   }
 
@@ -264,30 +409,10 @@ export class Waits {
     return !this.#resting.has(webhookId) && !this.#takes.has(webhookId)
   }
 
-  #read(webhookIds: string[], tokenIds: string[]): Promise<Found[]> {
-    const index = dialectOf(this.#database.knex).useIndex('delivery_queue_by_webhook')
-    const due = (recovered: 0 | 1) =>
-      `EXISTS (SELECT 1 FROM delivery_queue q ${index} WHERE q.webhook_id = w.id AND q.epoch = w.epoch
-         AND q.recovered = ${recovered} AND q.due_at >= ${PULL_TIME} AND q.due_at <= ?)`
-    const now = this.#clock.now()
-    const dueBy = PULL_TIME + now
-    return rows<Found>(
-      this.#database.knex,
-      `SELECT 'webhook' AS kind, w.id, w.status AS state, w.transport AS about, w.access_token_id AS owner,
-         CASE WHEN w.held_until <= ? AND (${due(0)} OR ${due(1)}) THEN 1 ELSE 0 END AS number, NULL AS ends_at
-       FROM webhooks w WHERE w.id IN (${marks(webhookIds)}) AND w.deleted_at IS NULL
-       UNION ALL SELECT 'token', t.id, t.id, t.id, t.id, t.revoked_at, t.expires_at FROM access_tokens t
-       WHERE t.id IN (${marks(tokenIds)})
-       UNION ALL SELECT 'ping', p.webhook_id, p.delivery_id, p.webhook_id, p.access_token_id, 0, NULL FROM pull_pings p
-       WHERE p.webhook_id IN (${marks(webhookIds)}) AND p.taken_at IS NULL AND p.created_at > ?`,
-      [dueBy, dueBy, dueBy, ...webhookIds, ...tokenIds, ...webhookIds, now - PING_MS],
-    )
-  }
-
   #tell(
     waiting: Waiting[],
     found: Found[],
-    { wasQuiet, isOften }: { wasQuiet: ReadonlySet<string>; isOften: boolean },
+    { wasQuiet, isOften, startedAt }: { wasQuiet: ReadonlySet<string>; isOften: boolean; startedAt: number },
   ): void {
     const now = this.#clock.now()
     const waited = new Set(waiting.filter(one => one.isLooked && one.isActive).map(one => one.webhookId))
@@ -303,6 +428,7 @@ export class Waits {
       const ended = endOf({ revokedAt: token ? token.number : now, expiresAt: token?.ends_at ?? null }, now)
       const webhook = webhooks.get(one.webhookId)
       const ping = pings.get(one.webhookId)?.findIndex(row => one.isSeen || row.owner === one.token.id)
+      if (!ended) this.believe(one.token.id, startedAt)
       if (ended) this.#refuse(one, new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason }))
       else if (ping !== undefined && ping >= 0) {
         const [taken] = pings.get(one.webhookId)!.splice(ping, 1)
@@ -319,6 +445,7 @@ export class Waits {
       if (isElsewhere) this.#busy.set(id, performance.now() + BUSY_MS)
       if (isElsewhere || !isOften) this.wake(id)
     }
+    for (const one of waiting) if (this.#lines.get(one.webhookId)?.has(one)) this.#mark(one)
     if (this.#busy.size > 0 && !this.#isStopping) {
       this.#busyTimer ??= setTimeout(() => this.#lookOften(), BUSY_LOOK_MS)
     }
@@ -372,27 +499,11 @@ export class Waits {
 
   async #lookAgain(): Promise<void> {
     for (const id of this.#emptied.keys()) if (!this.#isEmpty(id)) this.#emptied.delete(id)
+    for (const [id, at] of this.#valid) if (performance.now() - at > BELIEVED_MS) this.#valid.delete(id)
     await this.#lookQuietly([...this.#lines.keys()])
     this.#endInTime()
   }
 }
 
-const isPulled = (webhook: Found | undefined): boolean => webhook?.state === 'active' && webhook.about === 'pull'
-
 const tooMany = (): TidingsError =>
   new TidingsError('UNAVAILABLE', 'Too many clients wait at this server. Try again in 5 s.', { retryAfterSeconds: 5 })
-
-/** Why nothing can be taken from a webhook. */
-export const notPulled = (webhookId: string, status: WebhookStatus, transport: WebhookTransport): TidingsError => {
-  const details = { webhookId, status }
-  if (status !== 'active') {
-    const instead = 'Set its status to active while a client waits here: it has to answer a ping.'
-    const message = `The webhook is ${status}. ${instead}`
-    return new TidingsError('CONFLICT', message, details)
-  }
-  const message =
-    transport === 'push'
-      ? 'The deliveries of this webhook are sent to its URL: its transport is push.'
-      : 'The webhook was changed. Ask again.'
-  return new TidingsError('CONFLICT', message, details)
-}
