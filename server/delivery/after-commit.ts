@@ -10,8 +10,9 @@ import type { Job } from './queue.ts'
 export type Handing = { lease: Lease; job: Job }
 
 /**
- * Takes the deliveries of one transaction, and sends them after its commit, or hands them to clients that wait here. The transaction locks the webhooks, so that
- * what it read of them stays true until its commit; deliveries queued in it need no further check.
+ * Takes the deliveries of one transaction, and sends them after its commit, or hands them to clients that wait here.
+ * The transaction locks the webhooks, so that what it read of them stays true until its commit; deliveries queued in it
+ * need no further check.
  *
  * @param given.isTaking whether this process sends fresh deliveries of a webhook at once
  * @param given.toClient a client for a job of a webhook that clients pull from, if one waits

@@ -256,7 +256,7 @@ describeEachEngine('what clients take', engine => {
     waits.stop()
   })
 
-  it('is not looked for right after a take that found all, unless more is committed before the client is back', async () => {
+  it('is not looked for right after a take that found all, unless more is committed meanwhile', async () => {
     const id = await pulled()
     const token = await someToken()
     const waits = startWaits()
