@@ -68,7 +68,7 @@ const WAIT_SECONDS = 25
 const CARRYING_WAIT_SECONDS = 5
 const CARRYING_TIMEOUT_MS = 15_000
 const MOST_AT_ONCE = 100
-const MOST_BESIDE = 3
+const MOST_BESIDE = 7
 /** A request for more is held back for so long, so that it carries the answers of handlers that are quick. */
 const CARRY_MS = 5
 /** Other answers that end within this time are sent together. */
