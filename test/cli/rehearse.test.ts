@@ -106,8 +106,8 @@ test('a receiver that takes one vector wrongly has it named', async () => {
     const answer = await receive(request)
     const claims = request.authorization?.split('.')[1] ?? ''
     const { body_sha256: digest } = claims.startsWith('eyJ') ? readable(claims) : {}
-    const isUpper =
-      typeof digest === 'string' && digest !== '' && digest === digest.toUpperCase() && /[A-Z]{9}/.test(digest)
+    // Of a whole digest: a short prefix may have capitals alone by chance.
+    const isUpper = typeof digest === 'string' && digest.length > 40 && digest === digest.toUpperCase()
     return isUpper && !/^A+$/.test(digest) ? { ...answer, status: 200 } : answer
   })
   const { code, told } = await rehearsed(url)
