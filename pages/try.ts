@@ -18,14 +18,26 @@ const DELIVERY = `query ($id: String) {
 }`
 
 type Attempt = { durationMs: number; statusCode: number | null; failure: string | null }
-type Delivery = { status: string; nextAttemptAt: string | null; attempts: Attempt[] }
+type Delivery = { status: string; attemptCount: number; nextAttemptAt: string | null; attempts: Attempt[] }
+
+const sleep = (ms: number): Promise<void> => new Promise(resolve => setTimeout(resolve, ms))
+
+/** What is refused because the server is busy is asked again when it says so, for this long. */
+const PATIENCE_MS = 20_000
 
 const ask = async <Data>(signer: Signer, query: string, variables: object = {}): Promise<Data> => {
   const body = JSON.stringify({ query, variables })
-  const headers = { 'content-type': 'application/json', ...(await signedHeaders(signer, API, body)) }
-  const { data, errors } = await (await fetch(API, { method: 'POST', body, headers })).json()
-  if (errors) throw new Error(errors[0].message)
-  return data
+  const until = performance.now() + PATIENCE_MS
+  while (true) {
+    const headers = { 'content-type': 'application/json', ...(await signedHeaders(signer, API, body)) }
+    const response = await fetch(API, { method: 'POST', body, headers })
+    const { data, errors } = await response.json()
+    if (!errors) return data
+    const waitMs = Number(response.headers.get('retry-after')) * 1000
+    const isBusy = errors[0].extensions?.code === 'UNAVAILABLE' && waitMs > 0
+    if (!isBusy || performance.now() + waitMs > until) throw new Error(errors[0].message)
+    await sleep(waitMs)
+  }
 }
 
 const LOOK_EVERY_MS = 300
@@ -40,9 +52,11 @@ const firstAttemptOf = async (signer: Signer, id: string): Promise<Delivery> => 
     const look = ask<{ deliveries: Delivery[] }>(signer, DELIVERY, { id })
     const found = isLast ? await look : await look.catch(() => undefined)
     const delivery = found?.deliveries[0]
-    if (delivery && (isLast || delivery.attempts.length > 0)) return delivery
+    // A delivery and its attempts are read one after the other: an attempt may be recorded in between.
+    const isWhole = delivery && delivery.attempts.length > 0 && delivery.attempts.length === delivery.attemptCount
+    if (delivery && (isLast || isWhole)) return delivery
     if (isLast) throw new Error('The delivery is no longer to be seen.')
-    await new Promise(resolve => setTimeout(resolve, LOOK_EVERY_MS))
+    await sleep(LOOK_EVERY_MS)
   }
 }
 
