@@ -68,6 +68,7 @@ const WAIT_SECONDS = 25
 const CARRYING_WAIT_SECONDS = 5
 const CARRYING_TIMEOUT_MS = 15_000
 const MOST_AT_ONCE = 100
+/** While deliveries come, so many more requests wait: one is there whenever something is committed. */
 const MOST_BESIDE = 7
 /** A request for more is held back for so long, so that it carries the answers of handlers that are quick. */
 const CARRY_MS = 5
@@ -153,7 +154,6 @@ export const startPulling = (options: PullingOptions): Pulling => {
     }
   }
 
-  /** While deliveries come, other requests wait for some when the first has just got some. */
   const takeBeside = (): void => {
     // What is wrong, the first one says.
     const beside: Promise<void> = take(true)

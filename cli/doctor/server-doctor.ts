@@ -299,7 +299,7 @@ const diagnosePulled = ({ webhooks, clients, left }: ContentFacts['pulled']): Fi
   const whose = who.length > 0 ? ` (${who.join(', ')}${more})` : ''
   const found =
     `${count(webhooks, 'webhook is', 'webhooks are')} pulled, ` +
-    `${count(waiting, 'client waits', 'clients wait')}${whose}`
+    `${count(waiting, 'request of a client waits', 'requests of clients wait')}${whose}`
   if (left.number === 0) return [ok('pulling', found)]
   const due = `${count(left.number, 'delivery is', 'deliveries are')} due where no client waits`
   return [note('pulling', `${found}; ${due}`, `Start its clients, or see: tidings why ${left.exampleId}`)]

@@ -223,7 +223,8 @@ export const whoWaits = ({ waiting, accessTokenName, remoteAddress }: Clients): 
   if (waiting === 0) return 'no client waits for its deliveries'
   const whose = `${waiting === 1 ? '' : 'the last '}of the access token ${cellText(accessTokenName ?? '')}`
   const from = remoteAddress === null ? '' : ` from ${cellText(remoteAddress)}`
-  return `${count(waiting, 'client waits', 'clients wait')} for its deliveries, ${whose}${from}`
+  const requests = count(waiting, 'request of a client waits', 'requests of clients wait')
+  return `${requests} for its deliveries, ${whose}${from}`
 }
 
 /** How a webhook stands that heals itself: `shown` writes a time. */

@@ -22,7 +22,7 @@ export type AttemptsTools = AttemptTools & {
   log: Log
   watch?: DeliveryWatch | undefined
   /** Clients that wait for deliveries at this process. */
-  waits?: Pick<Waits, 'hurry' | 'look' | 'committed' | 'reserve' | 'hand' | 'release'>
+  waits?: Pick<Waits, 'hurry' | 'look' | 'committed' | 'handOver'>
 }
 
 /** What attempts have to do with the loop. */

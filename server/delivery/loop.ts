@@ -316,9 +316,10 @@ export class DeliveryLoop {
       places: this.#places,
       isTaking: webhook =>
         claims && !this.#isStopping && this.#canSign() && !this.#claims.isBehind(webhook, clock.now()),
-      toClient: (job, now) => (this.#isStopping || !this.#canSign() ? undefined : this.#tools.waits?.reserve(job, now)),
-      onHanded: handings => this.#tools.waits?.hand(handings),
-      onNotHanded: (handings, isInDoubt) => this.#tools.waits?.release(handings, isInDoubt),
+      toClient: (job, now) =>
+        this.#isStopping || !this.#canSign() ? undefined : this.#tools.waits?.handOver.reserve(job, now),
+      onHanded: handings => this.#tools.waits?.handOver.hand(handings),
+      onNotHanded: (handings, isInDoubt) => this.#tools.waits?.handOver.release(handings, isInDoubt),
       onCommitted: (committed, lookedAt) => this.#committed(committed, lookedAt),
       onLeft: jobs => this.#left(jobs),
       onReleased: place => this.#attempts.leave(place),

@@ -1,6 +1,6 @@
 import type { Knex } from 'knex'
 import { timeOfId } from '../../shared/time.ts'
-import { type Database, insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
+import { type Database, insertMany, isDuplicate, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { newId } from '../ids.ts'
 import type { Summed, Sums, SumsAsked } from '../mango/resource.ts'
@@ -13,13 +13,14 @@ import type { Summed, Sums, SumsAsked } from '../mango/resource.ts'
 // Rejected: to count when a delivery is written. All transactions of an hour would change the same rows.
 
 const HOUR_MS = 3_600_000
+const MINUTE_MS = 60_000
 
 /** A change of a delivery that is older leaves a mark. */
 const MARKED_AFTER_MS = 10 * 60_000
 /** An hour is counted so long after its end. A change that left no mark has long been committed by then. */
 const COUNTED_AFTER_MS = HOUR_MS
 
-/** Of all webhooks together. A row of no status says that the hour has been counted. */
+/** Of all webhooks together. A row of no status says that the hour has been counted, and how often. */
 const ALL = ''
 const COUNTED = ''
 
@@ -59,48 +60,83 @@ const startOf = (ms: number): number => ms - (ms % HOUR_MS)
 
 const UNCHANGED = 'hour_at NOT IN (SELECT c.hour_at FROM delivery_hour_changes c)'
 
-/** Counts the deliveries of an hour. */
-export const countHour = ({ transaction }: Pick<Database, 'transaction'>, hourAt: number): Promise<void> =>
-  transaction(async trx => {
-    const { onDuplicate, useIndex } = dialectOf(trx)
-    // Two processes take turns: the later one sees every change whose mark the other one has deleted.
-    await run(
-      trx,
-      `INSERT INTO delivery_hours (webhook_id, hour_at, status, number) VALUES (?, ?, ?, 0)
-       ${onDuplicate(['webhook_id', 'hour_at', 'status'])}number = 0`,
-      [ALL, hourAt, COUNTED],
-    )
-    const changes = await rows<{ id: string }>(trx, 'SELECT id FROM delivery_hour_changes WHERE hour_at = ?', [hourAt])
-    const found = await rows<{ webhook_id: string; status: string; number: number }>(
-      trx,
-      `SELECT webhook_id, status, COUNT(*) AS number FROM deliveries ${useIndex('deliveries_by_time')}
+/**
+ * Counts the deliveries of an hour, a minute a statement: on an embedded engine a statement holds the only connection.
+ * What changes meanwhile leaves a mark, which stays. Of two processes that count the same hour, the one that ends first
+ * has it, because the other may have read before changes whose marks are gone.
+ */
+export const countHour = async (
+  { knex, transaction }: Pick<Database, 'knex' | 'transaction'>,
+  hourAt: number,
+): Promise<void> => {
+  const turn = await turnOf(knex, hourAt)
+  const changes = await rows<{ id: string }>(knex, 'SELECT id FROM delivery_hour_changes WHERE hour_at = ?', [hourAt])
+  const found: Counted[] = []
+  for (let fromMs = hourAt; fromMs < hourAt + HOUR_MS; fromMs += MINUTE_MS) {
+    const some = await rows<Counted>(
+      knex,
+      `SELECT webhook_id, status, COUNT(*) AS number FROM deliveries ${dialectOf(knex).useIndex('deliveries_by_time')}
        WHERE created_at >= ? AND created_at < ? GROUP BY webhook_id, status`,
-      [hourAt, hourAt + HOUR_MS],
+      [fromMs, fromMs + MINUTE_MS],
     )
+    found.push(...some)
+  }
+  await transaction(async trx => {
+    if (!(await takeTurn(trx, hourAt, turn))) return
     await run(trx, 'DELETE FROM delivery_hours WHERE hour_at = ? AND NOT (webhook_id = ? AND status = ?)', [
       ...[hourAt, ALL, COUNTED],
     ])
     await insertMany(
       trx,
       'delivery_hours',
-      withTotals(found).map(row => ({ ...row, hour_at: hourAt })),
+      summed(found).map(row => ({ ...row, hour_at: hourAt })),
     )
     await forgetChanges(
       trx,
       changes.map(({ id }) => id),
     )
   })
+}
+
+/** How often an hour has been counted since it was forgotten; undefined if never. */
+const turnOf = async (sql: Sql, hourAt: number): Promise<number | undefined> => {
+  const [row] = await rows<{ number: number }>(
+    sql,
+    'SELECT number FROM delivery_hours WHERE webhook_id = ? AND hour_at = ? AND status = ?',
+    [ALL, hourAt, COUNTED],
+  )
+  return row && Number(row.number)
+}
+
+/** Whether nobody has counted the hour since `turn` was read. */
+const takeTurn = async (trx: Sql, hourAt: number, turn: number | undefined): Promise<boolean> => {
+  if (turn !== undefined) {
+    const updated = await run(
+      trx,
+      'UPDATE delivery_hours SET number = ? WHERE webhook_id = ? AND hour_at = ? AND status = ? AND number = ?',
+      [turn + 1, ALL, hourAt, COUNTED, turn],
+    )
+    return updated === 1
+  }
+  try {
+    await insertMany(trx, 'delivery_hours', [{ webhook_id: ALL, hour_at: hourAt, status: COUNTED, number: 1 }])
+    return true
+  } catch (error) {
+    if (isDuplicate(error)) return false
+    throw error
+  }
+}
 
 type Counted = { webhook_id: string; status: string; number: number }
 
-const withTotals = (found: Counted[]): Counted[] => {
-  const own = found.map(({ webhook_id, status, number }) => ({ webhook_id, status, number: Number(number) }))
-  const totals = [...Map.groupBy(own, ({ status }) => status)].map(([status, alike]) => ({
-    webhook_id: ALL,
-    status,
-    number: alike.reduce((sum, { number }) => sum + number, 0),
+/** By webhook and status, and of all webhooks together by status. */
+const summed = (found: Counted[]): Counted[] => {
+  const each = found.flatMap(row => [row, { ...row, webhook_id: ALL }])
+  const alike = Map.groupBy(each, ({ webhook_id, status }) => JSON.stringify([webhook_id, status]))
+  return [...alike.values()].map(some => ({
+    ...some[0]!,
+    number: some.reduce((sum, { number }) => sum + Number(number), 0),
   }))
-  return [...totals, ...own]
 }
 
 const CHANGES_A_STATEMENT = 500

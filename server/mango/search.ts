@@ -10,7 +10,7 @@ import { Matching } from './matching.ts'
 import { MAX_ROWS, type Page, parsePage } from './page.ts'
 import { alternativesOf, type Join, type Plan, plan } from './plan.ts'
 import type { Explain, MangoQuery, Options } from './query.ts'
-import type { Resource, Source, Summed, SumsAsked, Visible } from './resource.ts'
+import type { Resource, Source, Summed, Sums, SumsAsked, Visible } from './resource.ts'
 import { type Json, type Node, parseSelector } from './selector.ts'
 import { beyond, orderBy, ownKey, parseKeys, parseSort, placeOf, type SortKey, type SortValue } from './sort.ts'
 import { sourceOf } from './source.ts'
@@ -52,8 +52,8 @@ export class Search {
   /** Plans for alternatives of the selector, which together equal it; empty if it has only one. */
   readonly #alternatives: Plan[]
   readonly #keys: SortKey[]
-  /** What to ask of the kept counts, where they can answer. */
-  readonly #askedOfSums: SumsAsked | undefined
+  /** The kept counts and what to ask of them, where they can answer. */
+  readonly #sums: { kept: Sums; asked: SumsAsked } | undefined
   /** The order of a full scan: that of the primary key or an index. */
   readonly #scanKeys: SortKey[]
   readonly #sortedInSql: boolean
@@ -90,8 +90,9 @@ export class Search {
     this.#alternatives = alternativesOf(node, resource).map(planOf)
     const { columnAt } = this.#plan
     this.#keys = by ? parseKeys(by, 'by', resource, columnAt) : parseSort(query.sort, resource, unique, columnAt)
-    const sums = by && this.#source.visible(resource, resource.table) === undefined ? resource.sums?.() : undefined
-    this.#askedOfSums = sums && askOfSums(node, this.#keys, resource, sums)
+    const kept = by && this.#source.visible(resource, resource.table) === undefined ? resource.sums?.() : undefined
+    const asked = kept && askOfSums(node, this.#keys, resource, kept)
+    this.#sums = kept && asked && { kept, asked }
     this.#scanKeys = [parent, unique].filter(name => name !== undefined).map(name => ownKey(resource, name, 'asc'))
     this.#sortedInSql = this.#keys.every(key => key.column !== undefined)
     this.#text = dialectOf(db).collated
@@ -196,12 +197,12 @@ export class Search {
 
   /** The counts that are kept, and what is left to be counted. Undefined where that would save little. */
   async #summed(): Promise<(Summed & { rest: Visible[] }) | undefined> {
-    const sums = this.#resource.sums?.()
-    if (this.#askedOfSums === undefined || sums === undefined) return undefined
-    const summed = await sums.read(this.#db, this.#askedOfSums)
-    const rest = restOf(this.#askedOfSums.within, summed.known, sums.spanMs)
+    if (this.#sums === undefined) return undefined
+    const { kept, asked } = this.#sums
+    const summed = await kept.read(this.#db, asked)
+    const rest = restOf(asked.within, summed.known, kept.spanMs)
     if (summed.known.length === 0 || rest.length > MOST_RESTS) return undefined
-    return { ...summed, rest: rest.map(range => this.#within(sums.time, range)) }
+    return { ...summed, rest: rest.map(range => this.#within(kept.time, range)) }
   }
 
   /** Narrows to a range of a time. */

@@ -67,7 +67,7 @@ export const createMetrics = () => {
       new Gauge({
         name: 'tidings_pull_clients_waiting',
         help:
-          'Clients that wait in takeDeliveries at present, by access token and address: ' +
+          'Requests that wait in takeDeliveries at present, by access token and address: ' +
           'the twenty with the most, and the others together.',
         labelNames: ['access_token', 'address'],
         registers: [registry],

@@ -1,18 +1,10 @@
 import { readFileSync } from 'node:fs'
+import { shiftDate } from '../support/shifted-date.ts'
 
-// Preloaded into a process whose machine's clock jumps: `Date` is ahead by the milliseconds in the file CLOCK_FILE; the
-// monotonic clock is not.
+// Preloaded into a process whose machine's clock jumps: `Date` is ahead by the milliseconds in the file CLOCK_FILE.
 
-const TrueDate = Date
 let aheadMs = 0
 setInterval(() => {
   aheadMs = Number(readFileSync(process.env.CLOCK_FILE!, 'utf8'))
 }, 200).unref()
-
-globalThis.Date = new Proxy(TrueDate, {
-  construct: (target, args, newTarget) =>
-    Reflect.construct(target, args.length === 0 ? [TrueDate.now() + aheadMs] : args, newTarget),
-  apply: () => new TrueDate(TrueDate.now() + aheadMs).toString(),
-  get: (target, name, receiver) =>
-    name === 'now' ? () => TrueDate.now() + aheadMs : Reflect.get(target, name, receiver),
-})
+shiftDate(() => aheadMs)

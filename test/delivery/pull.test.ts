@@ -1,12 +1,15 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
-import { after, afterEach, before, it } from 'node:test'
+import { after, afterEach, before, it, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
+import { HandOver } from '../../server/delivery/pull/hand-over.ts'
 import { PullPings } from '../../server/delivery/pull/pings.ts'
 import { type Puller, takeDeliveries } from '../../server/delivery/pull/pull.ts'
 import { giveBackTaken } from '../../server/delivery/pull/take.ts'
+import type { Wait, Waiting } from '../../server/delivery/pull/waiting.ts'
 import { Waits } from '../../server/delivery/pull/waits.ts'
+import type { Job } from '../../server/delivery/queue.ts'
 import { createSender } from '../../server/delivery/send.ts'
 import type { Credentials } from '../../server/domain/access-tokens.ts'
 import { enqueue } from '../../server/domain/deliveries.ts'
@@ -49,20 +52,15 @@ describeEachEngine('what clients take', engine => {
     (await fixture.database.knex('delivery_queue').pluck('due_at')).map(Number)
 
   /** Begins to wait as a client; the result says why that ended. */
-  const waitIn = (waits: Waits, webhookId: string, token: AccessToken, forMs = 60_000) => {
-    const until = performance.now() + forMs
-    const client = {
-      webhookId,
-      token,
-      address: '::1',
-      isActive: true,
-      isSeen: true,
-      until,
-      isLate: false,
-      limit: 10,
-      mark,
-    }
-    return waits.wait({ ...client, gone: new AbortController().signal }).then(({ why }) => why)
+  const waitIn = (waits: Waits, webhookId: string, token: AccessToken, given: Partial<Wait> = {}) => {
+    const own = { webhookId, token, address: '::1', until: performance.now() + 60_000, limit: 10, mark }
+    const client = { ...own, isActive: true, isSeen: true, isLate: false, gone: new AbortController().signal }
+    return waits.wait({ ...client, ...given }).then(({ why }) => why)
+  }
+  /** As one whose token was just found valid, and that takes one. */
+  const waitBelieved = (waits: Waits, webhookId: string, token: AccessToken, gone?: AbortController) => {
+    waits.handOver.believe(token.id, performance.now())
+    return waitIn(waits, webhookId, token, { isLate: true, limit: 1, ...(gone && { gone: gone.signal }) })
   }
   const someToken = async () => tokenOf((await fixture.token()).id)
   const pulled = () => fixture.webhook('https://tidings.example/pull/x', { transport: 'pull' })
@@ -212,17 +210,13 @@ describeEachEngine('what clients take', engine => {
     const token = await someToken()
     const waits = startWaits()
     const loop = await fixture.startLoop({ waits })
-    const gone = new AbortController()
-    const until = performance.now() + 60_000
-    const client = { webhookId: id, token, address: '::1', isActive: true, isSeen: true, until, isLate: true, mark }
-    waits.believe(token.id, performance.now())
-    const woken = waits.wait({ ...client, limit: 1, gone: gone.signal })
+    const woken = waitBelieved(waits, id, token)
     const failing = fixture.emit(1, { through: loop, beforeCommit: () => Promise.reject(new Error('no')) })
     await assert.rejects(failing, /no/)
     assert.equal(waits.count(), 1)
-    waits.believe(token.id, performance.now())
+    waits.handOver.believe(token.id, performance.now())
     await fixture.emit(1, { through: loop })
-    assert.equal((await woken).why, 'handed')
+    assert.equal(await woken, 'handed')
     const row = await fixture.database.knex('delivery_queue').first()
     assert.ok(row.due_at >= TAKEN_TIME)
     assert.deepEqual([row.attempt, JSON.parse(row.taken).id], [1, token.id])
@@ -235,15 +229,27 @@ describeEachEngine('what clients take', engine => {
     const waits = startWaits()
     const loop = await fixture.startLoop({ waits })
     const gone = new AbortController()
-    const until = performance.now() + 60_000
-    const client = { webhookId: id, token, address: '::1', isActive: true, isSeen: true, until, isLate: true, mark }
-    waits.believe(token.id, performance.now())
-    void waits.wait({ ...client, limit: 1, gone: gone.signal })
+    void waitBelieved(waits, id, token, gone)
     await fixture.emit(1, { through: loop, beforeCommit: async () => gone.abort() })
     const isDue = (all: number[]) => all.every(due => due < TAKEN_TIME)
     await eventually('it to be due', dueTimes, isDue)
     assert.equal((await fixture.database.knex('delivery_queue').first()).attempt, 0)
     waits.stop()
+  })
+
+  it('is tried on few of thousands of clients that may not have it', async () => {
+    const id = await pulled()
+    const [limited, token] = [{ ...(await someToken()), seesAllOrganisations: false }, await someToken()]
+    const waits = startWaits()
+    const loop = await fixture.startLoop({ waits })
+    for (let n = 0; n < 200; n++) void waitBelieved(waits, id, limited)
+    const last = waitBelieved(waits, id, token)
+    await fixture.emit(1, { through: loop })
+    // It is queued as any other: the first in line takes it.
+    await eventually('it to be queued', dueTimes, all => all.length === 1)
+    assert.ok((await dueTimes()).every(due => due < TAKEN_TIME))
+    waits.stop()
+    assert.equal(await last, 'stopping')
   })
 
   it('is not missed if it is committed while the only client takes', async () => {
@@ -278,4 +284,23 @@ describeEachEngine('what clients take', engine => {
     waits.stop()
     await again
   })
+})
+
+test('deliveries of a transaction in doubt are given back together, those of each webhook', () => {
+  const one = { token: tokenOf('a'), isActive: true, isMarked: true, limit: 10, jobs: [], owed: 0 }
+  const givenBack: [webhookId: string, count: number][] = []
+  const handOver = new HandOver({
+    lines: new Map(['x', 'y'].map(webhookId => [webhookId, new Set([{ ...one, webhookId } as unknown as Waiting])])),
+    leave: () => {},
+    giveBack: ({ webhookId, jobs }) => givenBack.push([webhookId, jobs.length]),
+    onHanded: () => {},
+  })
+  handOver.believe('a', performance.now())
+  const jobs = ['x', 'y', 'x'].map((webhookId, n) => ({ webhookId, deliveryId: `${n}`, webhook: { held_until: null } }))
+  const handings = jobs.map(job => handOver.reserve(job as unknown as Job, 0)!)
+  handOver.release(handings, true)
+  assert.deepEqual(givenBack, [
+    ['x', 2],
+    ['y', 1],
+  ])
 })

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, it } from 'node:test'
+import type { Knex } from 'knex'
 import { insertMany, rows } from '../../server/database/connect.ts'
 import { LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { Outcome } from '../../server/delivery/outcome.ts'
@@ -256,6 +257,28 @@ describeEachEngine('counts of hours that are over', engine => {
       },
     ])
     await afterChange(() => round(purge))
+  })
+
+  it('are those of the process that ends first, where two count the same hour', async () => {
+    await oneOfThreeHoursAgo()
+    const { knex, transaction } = fixture.database
+    const [hourAt] = (await hoursToCount(knex, clock.now())).slice(-1) as [number]
+    const job = await claimed()
+    for (const isCounted of [false, true]) {
+      // One has read the hour; then a delivery of it changes, and another counts that and forgets the change.
+      let isFirst = true
+      const slow = async <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => {
+        if (isFirst) {
+          isFirst = false
+          if (isCounted) await answered(job, 200, { status: 'delivered' })
+          await countHour(fixture.database, hourAt)
+        }
+        return transaction(work)
+      }
+      await countHour({ knex, transaction: slow as typeof transaction }, hourAt)
+    }
+    assert.equal(await fixture.count('delivery_hour_changes'), 0)
+    assert.deepEqual(await counted({}), [{ key: { status: 'delivered' }, count: 1 }])
   })
 
   it('are made by the scheduler, anew by a process that starts, and not beside one of an earlier version', async () => {

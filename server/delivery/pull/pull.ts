@@ -19,7 +19,8 @@ import { notPulled } from './looks.ts'
 import { answerPings, type PullPings, takePing } from './pings.ts'
 import { take } from './take.ts'
 import { LONGEST_TAKEN_MS, LONGEST_WAIT_S, MOST_AT_ONCE, TAKEN_MS, takerJson } from './taken.ts'
-import type { Take, Taken, Waits } from './waits.ts'
+import type { Taken } from './waiting.ts'
+import type { Take, Waits } from './waits.ts'
 
 /** What taking, answering and extending need of a request. */
 export type Puller = {
@@ -122,7 +123,7 @@ const takeDue = async (puller: Puller, webhookId: string, limit: number, under: 
     void pull.waits.giveBack({ webhookId, jobs, leaseEnd })
     throw unavailable(error.cause)
   }
-  pull.waits.believe(token.id, startedAt)
+  pull.waits.handOver.believe(token.id, startedAt)
   if (jobs.length === limit) pull.waits.wake(webhookId)
   else under.isAll = isAll
   return handOver(puller, { webhookId, jobs, leaseEnd })
@@ -187,7 +188,7 @@ export const answerDeliveries = async (
     // The same answer again is no second one, so nothing is lost by asking for it.
     throw error instanceof CommitInDoubt ? unavailable(error.cause) : error
   })
-  pull.waits.believe(token.id, startedAt)
+  pull.waits.handOver.believe(token.id, startedAt)
   for (const id of pings) pull.pings.answered(id)
   const followed = Promise.all(settlements.map(settlement => loop.recorded(settlement)))
   await Promise.race([followed, sleep(FOLLOWED_MS, undefined, { ref: false })])

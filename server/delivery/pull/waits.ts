@@ -3,24 +3,20 @@ import { TidingsError } from '../../../shared/errors.ts'
 import type { WebhookStatus, WebhookTransport } from '../../../shared/vocabulary.ts'
 import type { Clock } from '../../clock.ts'
 import type { Database } from '../../database/connect.ts'
-import { type AccessToken, endOf } from '../../domain/permissions.ts'
+import { endOf } from '../../domain/permissions.ts'
 import type { Clients } from '../../domain/pull-clients.ts'
-import { PULL_TIME, TAKEN_TIME } from '../../domain/pull-time.ts'
-import { seesAnyway } from '../../domain/visibility.ts'
 import { type Log, logSeldom } from '../../log.ts'
-import type { Handing } from '../after-commit.ts'
-import type { Job } from '../queue.ts'
+import { HandOver } from './hand-over.ts'
 import { type Found, isPulled, lookAt, notPulled } from './looks.ts'
 import { giveBackTaken } from './take.ts'
-import { TAKEN_MS, takerJson } from './taken.ts'
+import type { Taken, Wait, Waiting, Woken } from './waiting.ts'
 
 // Clients that wait for deliveries. A waiting client has no place, no thread and no connection to the database. One
 // statement a second looks for all of them: whether something is due, whether the webhook still is what it was, whether
 // the token still is valid.
 //
-// What this process queues while a client waits here is that client's from the start: the row is inserted as taken by
-// it, and the wait ends with the delivery after the commit, without a transaction of its own. What is committed within
-// `TOGETHER_MS` is handed over together. If no client waits that may have it, the next that comes takes it.
+// What this process queues while a client waits here is that client's from the start (`hand-over.ts`). What is
+// committed within `TOGETHER_MS` leaves together.
 
 /** How soon changes by other processes are noticed, and so how soon a wait ends for a reason. */
 const LOOK_MS = 1_000
@@ -36,8 +32,6 @@ const BUSY_LOOK_MS = 20
 const BUSY_MS = 3_000
 /** What this process commits for a webhook within this time goes to one client: the next leaves no sooner. */
 const TOGETHER_MS = 30
-/** For so long after it was read, a token is believed to be valid. */
-const BELIEVED_MS = 1_000
 /** How often it is tried to give back what nobody has, until its lease ends. */
 const AGAIN_MS = 500
 /** For so long after a take that found all that was due, a client that comes is not looked for. */
@@ -46,53 +40,6 @@ const EMPTY_MS = 100
 const MOST_WAITING = 5_000
 /** Keys of one statement. */
 const AT_ONCE = 1_000
-
-/**
- * Why a wait ended: it has been handed deliveries, something may be due, a ping waits for this client, the webhook that
- * it waits for has become active, its time is over, or the server stops.
- */
-export type Woken =
-  | { why: 'due' | 'active' | 'time' | 'stopping' }
-  | { why: 'ping'; deliveryId: string }
-  | { why: 'handed'; handed: Taken }
-
-/** Deliveries under one lease-end that a client has, or that are to be given back. */
-export type Taken = { webhookId: string; jobs: Job[]; leaseEnd: number }
-
-export type Wait = {
-  webhookId: string
-  token: AccessToken
-  /** The address of the client. */
-  address: string | undefined
-  /** Whether deliveries can be taken. If not, it waits for the ping that lets the webhook in. */
-  isActive: boolean
-  /** Whether the token sees the webhook. If not, the webhook may be about to be created, by this token. */
-  isSeen: boolean
-  /** By `performance.now()`. */
-  until: number
-  /** Whether to skip the look at the beginning: its take found nothing, and nothing was committed meanwhile. */
-  isLate: boolean
-  gone: AbortSignal
-  /** How many deliveries it takes at once. */
-  limit: number
-  /** Marks the signature of its request as used, before it may be handed anything; undefined if it is. */
-  mark(): Promise<void> | undefined
-}
-
-type Waiting = Wait & {
-  /** Whether a look has found nothing for it. */
-  isLooked: boolean
-  /** Whether its signature is marked: it can be handed deliveries without a transaction. */
-  isMarked: boolean
-  /** Deliveries that are its own if their transactions commit. */
-  owed: number
-  /** Those that it leaves with. */
-  jobs: Job[]
-  /** The end of the first of their leases. */
-  leaseEnd: number
-  resolve: (woken: Woken) => void
-  reject: (error: Error) => void
-}
 
 /** A take that is under way. */
 export type Take = {
@@ -121,10 +68,7 @@ export class Waits {
   #busyTimer: NodeJS.Timeout | undefined
   /** Webhooks of which a client has left within the last `TOGETHER_MS`, and what was committed since. */
   readonly #resting = new Map<string, { isMore: boolean; isDue: boolean }>()
-  /** Who has which delivery that is being queued, by its id. */
-  readonly #owing = new Map<string, Waiting>()
-  /** When tokens were last found valid, by id and `performance.now()`. */
-  readonly #valid = new Map<string, number>()
+  readonly handOver: HandOver
   readonly #takes = new Map<string, Set<Take>>()
   /** When a take has found all that was due, by webhook and `performance.now()`, unless more was committed since. */
   readonly #emptied = new Map<string, number>()
@@ -133,6 +77,12 @@ export class Waits {
     this.#database = database
     this.#clock = clock
     this.#log = log
+    this.handOver = new HandOver({
+      lines: this.#lines,
+      leave: one => this.#wakeOne(one, { why: 'time' }),
+      giveBack: taken => void this.giveBack(taken),
+      onHanded: webhookId => this.#soon(webhookId, false),
+    })
   }
 
   count(): number {
@@ -197,76 +147,6 @@ export class Waits {
     )
   }
 
-  /** Reports that a token was found valid, in a state that was read after `at`, by `performance.now()`. */
-  believe(tokenId: string, at: number): void {
-    this.#valid.set(tokenId, Math.max(at, this.#valid.get(tokenId) ?? 0))
-  }
-
-  /** Gives a delivery that is being queued to a client that waits here; undefined if none may have it now. */
-  reserve(job: Job, now: number): Handing | undefined {
-    const { held_until } = job.webhook
-    if (this.#isStopping || (held_until !== null && held_until > PULL_TIME + now)) return undefined
-    for (const one of this.#lines.get(job.webhookId) ?? []) {
-      if (!this.#mayHave(one, job)) continue
-      one.owed += 1
-      this.#owing.set(job.deliveryId, one)
-      const lease = { id: job.lease, end: TAKEN_TIME + now + TAKEN_MS, taken: takerJson(one, job.epoch) }
-      return { job, lease }
-    }
-    return undefined
-  }
-
-  #mayHave(one: Waiting, { webhook }: Job): boolean {
-    const isBelieved = performance.now() - (this.#valid.get(one.token.id) ?? Number.NEGATIVE_INFINITY) < BELIEVED_MS
-    const hasRoom = one.jobs.length + one.owed < one.limit
-    return one.isActive && one.isMarked && hasRoom && isBelieved && seesAnyway(one.token, webhook)
-  }
-
-  /** Hands committed deliveries to the clients that have them, or to another of the same token and address. */
-  hand(handings: Handing[]): void {
-    for (const handing of handings) {
-      const { job, lease } = handing
-      const leaseEnd = lease.end - TAKEN_TIME
-      const one = this.#client(handing)
-      if (!one) {
-        void this.giveBack({ webhookId: job.webhookId, jobs: [job], leaseEnd })
-        continue
-      }
-      one.jobs.push(job)
-      one.leaseEnd = Math.min(one.leaseEnd, leaseEnd)
-      if (one.jobs.length >= one.limit) this.#handOver(one)
-    }
-    for (const id of new Set(handings.map(({ job }) => job.webhookId))) this.#soon(id, false)
-  }
-
-  #client(handing: Handing): Waiting | undefined {
-    const own = this.#owed(handing)
-    const line = this.#lines.get(own.webhookId)
-    if (!line || line.has(own)) return line && own
-    for (const one of line) {
-      const isLike = one.token.id === own.token.id && one.address === own.address
-      if (isLike && one.isActive && one.isMarked && one.jobs.length < one.limit) return one
-    }
-    return undefined
-  }
-
-  #owed({ job }: Handing): Waiting {
-    const own = this.#owing.get(job.deliveryId)!
-    this.#owing.delete(job.deliveryId)
-    own.owed -= 1
-    return own
-  }
-
-  /** Deliveries were not queued, or it is in doubt whether they are: then they are given back if so. */
-  release(handings: Handing[], isInDoubt: boolean): void {
-    for (const handing of handings) {
-      this.#owed(handing)
-      const { job, lease } = handing
-      const leaseEnd = lease.end - TAKEN_TIME
-      if (isInDoubt) void this.giveBack({ webhookId: job.webhookId, jobs: [job], leaseEnd })
-    }
-  }
-
   /** Makes deliveries due again that no client has got: they need not wait for the end of their lease. */
   async giveBack({ webhookId, jobs, leaseEnd }: Taken): Promise<void> {
     const { transaction } = this.#database
@@ -308,7 +188,7 @@ export class Waits {
 
   /** Lets those go that have deliveries, and one for what is due. */
   #letGo(webhookId: string, isDue: boolean): void {
-    for (const one of this.#lines.get(webhookId) ?? []) if (one.jobs.length > 0) this.#handOver(one)
+    for (const one of this.#lines.get(webhookId) ?? []) if (one.jobs.length > 0) this.#wakeOne(one, { why: 'time' })
     if (isDue) this.wake(webhookId)
     const resting = { isMore: false, isDue: false }
     this.#resting.set(webhookId, resting)
@@ -379,10 +259,6 @@ export class Waits {
     one.resolve(one.jobs.length === 0 ? woken : { why: 'handed', handed: one })
   }
 
-  #handOver(one: Waiting): void {
-    this.#wakeOne(one, { why: 'time' })
-  }
-
   #refuse(one: Waiting, error: Error): void {
     if (!this.#leave(one)) return
     void this.giveBack(one)
@@ -428,7 +304,7 @@ export class Waits {
       const ended = endOf({ revokedAt: token ? token.number : now, expiresAt: token?.ends_at ?? null }, now)
       const webhook = webhooks.get(one.webhookId)
       const ping = pings.get(one.webhookId)?.findIndex(row => one.isSeen || row.owner === one.token.id)
-      if (!ended) this.believe(one.token.id, startedAt)
+      if (!ended) this.handOver.believe(one.token.id, startedAt)
       if (ended) this.#refuse(one, new TidingsError('UNAUTHENTICATED', ended.message, { reason: ended.reason }))
       else if (ping !== undefined && ping >= 0) {
         const [taken] = pings.get(one.webhookId)!.splice(ping, 1)
@@ -499,7 +375,7 @@ export class Waits {
 
   async #lookAgain(): Promise<void> {
     for (const id of this.#emptied.keys()) if (!this.#isEmpty(id)) this.#emptied.delete(id)
-    for (const [id, at] of this.#valid) if (performance.now() - at > BELIEVED_MS) this.#valid.delete(id)
+    this.handOver.forget()
     await this.#lookQuietly([...this.#lines.keys()])
     this.#endInTime()
   }
