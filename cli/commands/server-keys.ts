@@ -94,7 +94,7 @@ const rotateCommand = () =>
 
 const revokeCommand = () =>
   new Command('revoke')
-    .summary('take a signing key out of use at once')
+    .summary('take a signing key out of use, within two seconds')
     .description(
       'Removes a signing key from the published set and deletes its private half, for a key that others may know. ' +
         'When the command ends, running servers sign nothing more with it; one that is cut off from the database may ' +

@@ -159,9 +159,9 @@ const faultOf = (keys: LoadedKey[]): string | undefined => {
 }
 
 /**
- * Removes a signing key from the key set at once, and deletes its private half. If it is the key that signs, the next
- * one signs when every cache has been refreshed, and until then nothing is sent. Returns the time from which deliveries
- * are sent; undefined for an unknown key.
+ * Removes a signing key from the key set, and deletes its private half; processes find that within `FOUND_BY_ALL_MS`.
+ * If it is the key that signs, the next one signs when every cache has been refreshed, and until then nothing is sent.
+ * Returns the time from which deliveries are sent; undefined for an unknown key.
  */
 export const revokeKey = (
   database: Database,

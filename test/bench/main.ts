@@ -106,6 +106,11 @@ const benchmarks: Record<string, Benchmark> = {
     isAlone: true,
     about: 'ten minutes of load with a million waiting: memory.ts mysql://… [minutes]',
   },
+  growth: {
+    file: 'growth.ts',
+    isAlone: true,
+    about: 'two million events in one go while the purge works: memory, files, bytes and CPU a minute',
+  },
   plots: {
     file: 'plots.ts',
     isAlone: true,
