@@ -38,13 +38,16 @@ const SECRET_NAME = new RegExp(
 /** A credential in a value: an answer may repeat the request's token under any name. */
 const SECRET_VALUE = /\b(bearer|basic|negotiate|ntlm)\s+[\w+/.~-]{6,}={0,2}(\s|,|$)|\beyJ[\w-]+\.[\w-]+\./i
 
+/** Those of the connection to the nearest server, not of the answer (RFC 9110, 7.6.1). */
+const OF_CONNECTION = new Set(['connection', 'keep-alive', 'transfer-encoding'])
+
 /** The headers of an answer that may be kept: neither cookies nor credentials, in the order of the answer. */
 export const keptHeaders = (headers: Record<string, string | string[] | undefined>): Record<string, string> => {
   // A header may be called __proto__.
   const kept: Record<string, string> = Object.create(null)
   let [count, length] = [0, 0]
   for (const [name, given] of Object.entries(headers)) {
-    if (given === undefined || SECRET_NAME.test(name)) continue
+    if (given === undefined || OF_CONNECTION.has(name) || SECRET_NAME.test(name)) continue
     const text = Array.isArray(given) ? given.join(', ') : given
     if (SECRET_VALUE.test(text)) continue
     const value = /^(content-)?location$/.test(name) ? withoutSecrets(text) : text
@@ -65,5 +68,8 @@ const withoutSecrets = (location: string): string =>
 const OWN = ['content-type', 'content-digest', 'user-agent', 'traceparent', 'webhook-id', 'webhook-timestamp'] as const
 
 /** The headers of a request that may be kept. The values of others are known to the webhook's owner alone. */
-export const ownHeaders = (headers: Record<string, string>): Record<string, string> =>
-  Object.fromEntries(OWN.flatMap(name => (headers[name] === undefined ? [] : [[name, headers[name]]])))
+export const ownHeaders = (headers: Record<string, string>): Record<string, string> => {
+  const kept: Record<string, string> = {}
+  for (const name of OWN) if (headers[name] !== undefined) kept[name] = headers[name]
+  return kept
+}

@@ -175,8 +175,8 @@ class Attempt implements Dispatcher.DispatchHandler {
 
   onBegun(socket: object): void {
     this.#sentAtMs = performance.now()
-    const { remoteAddress, used, ...phases } = factsOf(socket) ?? {}
     const connection = factsOf(socket)
+    const { remoteAddress, used, ...phases } = connection ?? {}
     if (connection !== undefined) connection.used = true
     this.evidence = {
       ...(remoteAddress !== undefined && { remoteAddress }),

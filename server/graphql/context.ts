@@ -134,6 +134,7 @@ export const createQueryContext = <S extends QueryService>(
   const listed = listedTo(token)
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const loaders = () => createLoaders(database, tools.clock, token, budget)
+  let parts = onceFor(resource => partsOf(knex, token, resource))
   const context: S & QueryContext = {
     ...service,
     token,
@@ -143,31 +144,40 @@ export const createQueryContext = <S extends QueryService>(
     loaders: loaders(),
     async list(resource, query, among = () => {}) {
       const visible: Visible = builder => builder.modify(listed(resource)).modify(among)
-      const parts = async () => {
-        const all = await partsOf(knex, token, resource)
-        return all?.map(
+      const ofThese = async () =>
+        (await parts(resource))?.map(
           (part): Visible =>
             builder =>
               builder.modify(part).modify(among),
         )
-      }
-      const { rows } = await find(knex, resource, query, visible, { ...options(), parts })
+      const { rows } = await find(knex, resource, query, visible, { ...options(), parts: ofThese })
       return rows
     },
     count(resource, selector, by) {
-      const parts = () => partsOf(knex, token, resource)
-      return count(knex, resource, { selector, by }, listed(resource), { ...options(), parts })
+      const all = { ...options(), parts: () => parts(resource) }
+      return count(knex, resource, { selector, by }, listed(resource), all)
     },
     async explain(resource, query) {
-      const parts = () => partsOf(knex, token, resource)
-      const { explain } = await find(knex, resource, query, listed(resource), { ...options(), parts, explain: true })
+      const all = { ...options(), parts: () => parts(resource), explain: true }
+      const { explain } = await find(knex, resource, query, listed(resource), all)
       return explain
     },
     forget() {
       context.loaders = loaders()
+      parts = onceFor(resource => partsOf(knex, token, resource))
     },
   }
   return context
+}
+
+/** Reads the parts of each resource once: the fields of a request may ask for those of one many times. */
+const onceFor = <Parts>(read: (resource: Resource) => Promise<Parts>): ((resource: Resource) => Promise<Parts>) => {
+  const known = new Map<Resource, Promise<Parts>>()
+  return resource => {
+    const found = known.get(resource) ?? read(resource)
+    known.set(resource, found)
+    return found
+  }
 }
 
 export const createContext = (

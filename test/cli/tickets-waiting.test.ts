@@ -2,6 +2,8 @@ import assert from 'node:assert/strict'
 import { after, before, describe, it } from 'node:test'
 import { LEASE_MS } from '../../server/delivery/leases.ts'
 import type { TakenDelivery } from '../../server/delivery/pull/pull.ts'
+import { createLog } from '../../server/log.ts'
+import { purge } from '../../server/scheduler/purge.ts'
 import { masterKey, type ServerProcess, startServerProcess } from '../delivery/server-process.ts'
 import { type TestClock, testClock } from '../support/clock.ts'
 import { engines, enginesHere } from '../support/databases.ts'
@@ -182,6 +184,41 @@ for (const engine of enginesHere) {
       assert.deepEqual([codes, next], [['no_trace'], `tidings events list --organisation ${at.organisationId}`])
       await at.happens()
       await at.arrives('2026-3')
+    })
+
+    it('the access token of the sender was revoked: no_trace', async () => {
+      const at = await desk.place()
+      await at.webhook()
+      const sender = await desk.server.token({ permissions: ['reports', 'read'] })
+      await desk.asked(`mutation { revokeAccessToken(id: "${sender.id}") { id } }`)
+      await assert.rejects(at.happens('2026-3', sender), /UNAUTHENTICATED/)
+      const { codes, next } = await asked(
+        `tidings why ${at.organisationId} --type project_report_quarterly_submitted --project ${at.projectId}`,
+      )
+      assert.deepEqual(codes, ['no_trace'])
+      await desk.follow(next)
+      await at.happens()
+      await at.arrives('2026-3')
+    })
+
+    it('the event was purged: why says of when it is, how long events are kept, and the next one arrives', async () => {
+      const at = await desk.place()
+      const webhookId = await at.webhook()
+      const eventId = await at.happens()
+      await at.settles(webhookId, eventId)
+      const { database } = desk.server
+      const [retentionDays, reportDueDays] = [30, 30]
+      const clock = testClock(Date.now() + (retentionDays + 1) * 24 * 3_600_000)
+      const onEvents = () => {}
+      const batch = purge.begin({ database, clock, log: createLog('silent'), reportDueDays, retentionDays, onEvents })
+      while (await batch());
+      await at.happens('2027-1')
+      await at.arrives('2027-1')
+      const { code, stderr } = await desk.run(`tidings why ${webhookId} ${eventId}`)
+      assert.equal(code, 3)
+      const { message, hint } = JSON.parse(stderr).error
+      assert.match(message, /The id is of 20\S+, and the oldest event that is kept is of 20/)
+      assert.match(hint, /TIDINGS_RETENTION_DAYS/)
     })
   })
 }

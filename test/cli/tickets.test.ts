@@ -250,6 +250,38 @@ const TICKETS: Ticket[] = [
     mended: ({ answer }) => answer({ status: 200 }),
     ends: 'next event',
   },
+  ...(['revoked', 'expired'] as const).map(
+    (end): Ticket => ({
+      cause: `the access token of the webhook is ${end}, which is not why, and the receiver refused it`,
+      async make({ webhook, happens, answer, settles, organisationId, desk }) {
+        const permissions = ['read', 'webhooks'] as const
+        const owner = await desk.server.token({ permissions: [...permissions], organisationIds: [organisationId] })
+        const webhookId = await webhook({ organisationIds: [] }, owner)
+        if (end === 'revoked') await desk.asked(`mutation { revokeAccessToken(id: "${owner.id}") { id } }`)
+        else await expire(desk, owner.id)
+        answer({ status: 422 })
+        const eventId = await happens()
+        await settles(webhookId, eventId)
+        return { webhookId, eventId }
+      },
+      codes: ['refused'],
+      mended: ({ answer }) => answer({ status: 200 }),
+    }),
+  ),
+  {
+    cause: 'two at once: disabled then, and the access token that did so is revoked since',
+    async make({ webhook, happens, organisationId, desk }) {
+      const permissions = ['read', 'webhooks'] as const
+      const owner = await desk.server.token({ permissions: [...permissions], organisationIds: [organisationId] })
+      const webhookId = await webhook({ organisationIds: [] }, owner)
+      await webhook({ id: webhookId, status: 'disabled' }, owner)
+      const eventId = await happens()
+      await desk.asked(`mutation { revokeAccessToken(id: "${owner.id}") { id } }`)
+      await webhook({ id: webhookId, status: 'active' })
+      return { webhookId, eventId }
+    },
+    codes: ['disabled_then'],
+  },
   {
     cause: 'three at once: created after the event, of another organisation, for another type',
     async make({ webhook, happens, other }) {
@@ -292,6 +324,12 @@ const TICKETS: Ticket[] = [
     ends: 'told',
   },
 ]
+
+const expire = ({ server }: Place['desk'], id: string) =>
+  server.database
+    .knex('access_tokens')
+    .where({ id })
+    .update({ expires_at: Date.now() - 1 })
 
 /** The event that a webhook has become inactive. */
 const noticeOf = async (desk: Place['desk'], about: string): Promise<string> => {

@@ -103,6 +103,11 @@ describe('the headers of an answer that are kept', () => {
     )
   })
 
+  it('are not those of the connection, which leave more room for others', () => {
+    const of = { connection: 'keep-alive', 'keep-alive': 'timeout=5', 'transfer-encoding': 'chunked', date: 'd' }
+    assert.deepEqual({ ...keptHeaders(of) }, { date: 'd' })
+  })
+
   it('are at most 16, and at most 2 KiB', () => {
     const many = Object.fromEntries(Array.from({ length: 40 }, (_, index) => [`x-${index}`, 'v']))
     assert.equal(Object.keys(keptHeaders(many)).length, 16)

@@ -146,7 +146,7 @@ describeEachEngine('nested fields', engine => {
   }
 
   // biome-ignore lint/suspicious/noExplicitAny: tests read what they asked for
-  const run = async (document: string): Promise<{ data: any; statements: number }> => {
+  const run = async (document: string, token = admin): Promise<{ data: any; statements: number }> => {
     const service = { database: fresh.database, tools: { clock } } as unknown as Service
     const parsed = parse(document)
     assert.deepEqual(validate(schema, parsed), [])
@@ -156,7 +156,7 @@ describeEachEngine('nested fields', engine => {
     }
     fresh.database.knex.on('query', count)
     try {
-      const contextValue = createContext(service, admin, uuid())
+      const contextValue = createContext(service, token, uuid())
       const { data, errors } = await execute({ schema, document: parsed, contextValue })
       assert.equal(errors, undefined, String(errors))
       return { data: JSON.parse(JSON.stringify(data)), statements }
@@ -215,6 +215,18 @@ describeEachEngine('nested fields', engine => {
       const { statements } = await run(`{ ${fields} }`)
       assert.equal(statements, most, fields)
     }
+  })
+
+  it('of one request read once which webhooks a limited token sees, for all lists of deliveries', async () => {
+    const limited = { ...admin, id: uuid(), seesAllOrganisations: false }
+    await addToken(limited.id, 0)
+    const owned = uuid()
+    await addWebhooks(fresh.database.knex, [{ id: owned, accessTokenId: limited.id, createdAt: clock.now() }])
+    const { statements } = await run(
+      '{ a: deliveries { id } b: deliveries { id } counts(resource: deliveries, by: ["status"]) { count } }',
+      limited,
+    )
+    assert.equal(statements, 4)
   })
 
   it('take a query for each parent by itself: limit, skip, sort, selector and after', async () => {
