@@ -158,8 +158,8 @@ const noneOf = async (
 }
 
 const NO_TRACE =
-  'No report of these is known that it could be of. A request that was refused, such as with RATE_LIMITED, leaves no ' +
-  'event: its sender had the answer.'
+  'No report of these is known that it could be of. A request that was refused, such as with RATE_LIMITED or, with a ' +
+  'revoked or expired access token, UNAUTHENTICATED, leaves no event: its sender had the answer.'
 
 /** The status of the reports of which such an event is still to come. */
 const BEFORE: Record<string, { status: string; happens: string; isAsked?: true }> = {

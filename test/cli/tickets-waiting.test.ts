@@ -137,7 +137,8 @@ for (const engine of enginesHere) {
       const { code, stdout, stderr } = await desk.run(line)
       assert.equal(code, 0, stderr)
       const { reasons, next } = JSON.parse(stdout)
-      return { codes: reasons?.map(({ code }: { code: string }) => code) as string[], next: next as string }
+      const codes = reasons?.map(({ code }: { code: string }) => code) as string[]
+      return { codes, next: next as string, says: reasons?.[0]?.message as string }
     }
 
     it('another organisation was asked for than the project has: project_elsewhere', async () => {
@@ -192,10 +193,11 @@ for (const engine of enginesHere) {
       const sender = await desk.server.token({ permissions: ['reports', 'read'] })
       await desk.asked(`mutation { revokeAccessToken(id: "${sender.id}") { id } }`)
       await assert.rejects(at.happens('2026-3', sender), /UNAUTHENTICATED/)
-      const { codes, next } = await asked(
+      const { codes, next, says } = await asked(
         `tidings why ${at.organisationId} --type project_report_quarterly_submitted --project ${at.projectId}`,
       )
       assert.deepEqual(codes, ['no_trace'])
+      assert.match(says, /revoked or expired access token, UNAUTHENTICATED/)
       await desk.follow(next)
       await at.happens()
       await at.arrives('2026-3')
