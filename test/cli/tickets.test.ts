@@ -311,6 +311,19 @@ const TICKETS: Ticket[] = [
     ends: 'told',
   },
   {
+    cause: 'the event is about a webhook that the access token of this one does not see',
+    async make({ webhook, ended, url, organisationId, desk }) {
+      const permissions = ['read', 'webhooks'] as const
+      const limited = await desk.server.token({ permissions: [...permissions], organisationIds: [organisationId] })
+      const own = { url: `${url}/own`, organisationIds: [], events: ['webhook_inactive'] }
+      const webhookId = await webhook(own, limited)
+      const { webhookId: about } = await ended({ status: 429 }, { organisationIds: [] })
+      return { webhookId, eventId: await noticeOf(desk, about) }
+    },
+    codes: ['subject_out_of_sight'],
+    ends: 'told',
+  },
+  {
     cause: 'an example was sent to another webhook',
     async make({ webhook, url, desk }) {
       const [webhookId, asked] = [await webhook({ url: `${url}/live` }), await webhook()]
