@@ -727,6 +727,18 @@ describe('tidings why', () => {
     assert.deepEqual((await why('--until', '30d')).codes, ['no_longer_kept'])
   })
 
+  it('says of a webhook that nothing was queued for it, and that a pulled one waits for a client', async () => {
+    const told = async (webhookId: string) => {
+      const { verdict, reasons, next } = JSON.parse((await run(['why', webhookId, '--output', 'json'])).stdout)
+      return [verdict, reasons.map(({ code }: { code: string }) => code), next.split(' ').slice(1, 3).join(' ')]
+    }
+    const [idle, happened] = [await webhook({ events: ['token_expired'] }), await event()]
+    assert.deepEqual(await told(idle), ['idle', ['nothing_sent', 'latest_event'], `why ${idle}`])
+    const pulled = await webhook({}, { transport: 'pull' })
+    await delivery(pulled, happened, { status: 'pending' })
+    assert.deepEqual(await told(pulled), ['waiting', ['waits', 'nobody_pulls'], 'deliveries take'])
+  })
+
   it('says of a webhook that only pings went to it, and of which event to ask', async () => {
     const [webhookId, eventId] = [await webhook({ events: ['token_expired'] }), await event({ created_at: NOW + HOUR })]
     await delivery(webhookId, await event(), { status: 'delivered', event_type: 'ping', tried: [{ code: 200 }] })
