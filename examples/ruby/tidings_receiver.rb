@@ -216,6 +216,9 @@ class TidingsReceiver
     @logger.error("tidings: the replay store: #{e.message}")
   end
 
+  JSON_TEXT = %r{"(?:[^"\\]|\\(?:["\\/bfnrt]|u\h{4}))*"}
+  private_constant :JSON_TEXT
+
   class << self
     # The bytes of canonical base64url.
     def from_base64url(text)
@@ -233,6 +236,7 @@ class TidingsReceiver
     def object(raw, strict: false)
       text = raw.dup.force_encoding(Encoding::UTF_8)
       return unless text.valid_encoding? && text.match?(/\A[ \t\r\n]*\{/)
+      return if text.gsub(JSON_TEXT, '').match?(%r{["/]}) # the parser takes comments, and any letter as an escape
 
       content = JSON.parse(text, max_nesting: 100)
       content if content.is_a?(Hash) && (!strict || count_names(text) == content.length)

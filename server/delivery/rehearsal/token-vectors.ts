@@ -17,6 +17,20 @@ const SCHEME = /^https?/
 /** A character of base64url whose last bit is set, and an A after it. */
 const ODD_THEN_A = /([BDFHJLNPRTVXZbdfhjlnprtvxz13579_])A/
 
+/** What is no JSON (RFC 8259), though some parsers take it. */
+const NO_JSON: [what: string, text: string][] = [
+  ['NaN', 'NaN'],
+  ['an escape that is none', '"\\x"'],
+  ['an escape with a sign', '"\\u+041"'],
+  ['a line end in a text', '"\n"'],
+  ['a number that begins with 0', '01'],
+  ['a number that ends with a full stop', '1.'],
+  ['a comment', '/**/1'],
+  ['a comma more', '[1,]'],
+  ['a text in single quotes', "'x'"],
+  ['a word in capitals', 'True'],
+]
+
 /** The case, the token, and the first check that fails. */
 export const brokenTokens: [what: string, make: Make, check: CheckName][] = [
   // algorithm
@@ -178,7 +192,13 @@ export const brokenTokens: [what: string, make: Make, check: CheckName][] = [
   ['whose claims are a text', m => m.byHand(json(m.header), '"claims"'), 'format'],
   ['whose claims are null', m => m.byHand(json(m.header), 'null'), 'format'],
   ['whose claims are no JSON', m => m.byHand(json(m.header), '{iss:1}'), 'format'],
-  ['whose claims have NaN in them', m => m.byHand(json(m.header), `{"x":NaN,${json(m.claims).slice(1)}`), 'format'],
+  ...NO_JSON.map(
+    ([what, text]): (typeof brokenTokens)[number] => [
+      `whose claims have ${what} in them`,
+      m => m.byHand(json(m.header), `{"x":${text},${json(m.claims).slice(1)}`),
+      'format',
+    ],
+  ),
   ['whose claims have more after them', m => m.byHand(json(m.header), `${json(m.claims)}{}`), 'format'],
   ['whose claims begin with a byte order mark', m => m.byHand(json(m.header), `\uFEFF${json(m.claims)}`), 'format'],
   ['whose claims are no UTF-8', m => m.byHand(json(m.header), new Uint8Array([0x7b, 0xff, 0x7d])), 'format'],
