@@ -71,8 +71,6 @@ const misfitOf = (shape: Shape, value: unknown, path: string): string | undefine
   const found = typeName(value)
   const fits = shape.type === undefined || shape.type === found || (shape.type === 'integer' && Number.isInteger(value))
   if (!fits) return `${path} is not of type ${shape.type}, but ${found}`
-  if (Array.isArray(value))
-    return firstMisfit(value.map((item, i) => misfitOf(shape.items ?? {}, item, `${path}[${i}]`)))
   if (!isObject(value)) return undefined
   return firstMisfit(
     Object.entries(shape.properties ?? {}).map(([name, member]) => {

@@ -24,7 +24,6 @@ export interface Shape {
   type?: string
   properties?: Record<string, Shape>
   required?: readonly string[]
-  items?: Shape
   anyOf?: readonly Shape[]
 }
 

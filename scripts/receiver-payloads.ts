@@ -16,13 +16,12 @@ type Schema = {
 }
 
 /** The part of a schema that a receiver checks a payload against: the members and their types. */
-const shapeOf = ({ type, properties, required, items, anyOf }: Schema): Schema => ({
+const shapeOf = ({ type, properties, required, anyOf }: Schema): Schema => ({
   ...(Array.isArray(type) ? { anyOf: type.map(each => ({ type: each })) } : type && { type }),
   ...(properties && {
     properties: Object.fromEntries(Object.entries(properties).map(([name, schema]) => [name, shapeOf(schema)])),
     required: required ?? [],
   }),
-  ...(items && { items: shapeOf(items) }),
   ...(anyOf && { anyOf: anyOf.map(shapeOf) }),
 })
 
@@ -61,7 +60,6 @@ export interface Shape {
   type?: string
   properties?: Record<string, Shape>
   required?: readonly string[]
-  items?: Shape
   anyOf?: readonly Shape[]
 }
 

@@ -4,11 +4,10 @@ import { type Payloads, payloadShapes, type Shape } from '../payloads.ts'
 export const examplePayload = <Type extends keyof Payloads>(type: Type): Payloads[Type] =>
   example(payloadShapes[type], '') as Payloads[Type]
 
-const example = ({ type, properties, items, anyOf }: Shape, name: string): unknown => {
+const example = ({ type, properties, anyOf }: Shape, name: string): unknown => {
   if (anyOf) return example(anyOf[0]!, name)
   if (properties)
     return Object.fromEntries(Object.entries(properties).map(([key, shape]) => [key, example(shape, key)]))
-  if (items) return [example(items, name)]
   if (type === 'string') return textOf(name)
   return type === 'boolean' ? true : type === 'null' ? null : 1
 }

@@ -167,6 +167,21 @@ test('with lambda whatever a function is invoked with is answered', async () => 
   }
 })
 
+test('with fetch what is left for later is given to the context, wherever it stands', async () => {
+  const kept: Promise<unknown>[] = []
+  const context = { waitUntil: (promise: Promise<unknown>) => kept.push(promise) }
+  const audience = 'https://receiver.example/hooks'
+  const receive = fetchReceiver({ issuer: sender.issuer.url, audience }, (_event, { waitUntil }) =>
+    waitUntil(Promise.resolve('later')),
+  )
+  for (const others of [[context], [null, 'env', context], [{}, undefined]]) {
+    const { authorization, body } = await sender.request({ audience })
+    const request = new Request(audience, { method: 'POST', headers: { authorization }, body })
+    assert.equal((await receive(request, ...others)).status, 200)
+  }
+  assert.deepEqual(await Promise.all(kept), ['later', 'later'])
+})
+
 test('with lambda what is left for later is done before the answer, since nothing is after it', async () => {
   const audience = 'https://x.example'
   let isDone = false

@@ -24,6 +24,20 @@ describe('the store in memory', () => {
     )
   })
 
+  test('takes an event that was handled again, long after, for its newest', async () => {
+    const time = testClock()
+    const small = memoryReplayStore({ maxEntries: 2, now: time.now })
+    await small.record('a', 'nobody else', 'r', 1)
+    await small.record('b', 'nobody else', 'r', 1000)
+    time.advance(2000)
+    for (const key of ['a', 'c']) await small.record(key, 'nobody else', 'r', 1000)
+    const claims = await Promise.all(['a', 'b', 'c'].map(key => small.claim(key, 60)))
+    assert.deepEqual(
+      claims.map(({ status }) => status),
+      ['handled', 'claimed', 'handled'],
+    )
+  })
+
   test('takes at most 300 bytes for an event that was handled, however its id was made', async () => {
     const most = 20_000
     const many = memoryReplayStore({ maxEntries: most, now: clock.now })

@@ -5,6 +5,8 @@ import { createServer, request as send } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { json } from 'node:stream/consumers'
 import { after, describe, type TestContext, test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import { handleOnce } from '../../receiver/handling.ts'
 import {
   createReceiver,
   expressReceiver,
@@ -17,6 +19,7 @@ import {
   verifyDelivery,
 } from '../../receiver/index.ts'
 import { remoteKeys } from '../../receiver/keys.ts'
+import { checkOptions } from '../../receiver/options.ts'
 import { durableObjectReplayStore, redisReplayStore, sqlReplayStore } from '../../receiver/stores/index.ts'
 import { audience, startSender } from './sender.ts'
 
@@ -445,6 +448,27 @@ describe('a webhook', () => {
   })
 })
 
+test('the attempts of 10,000 deliveries that fail are counted, whatever succeeds meanwhile', async () => {
+  const handle = handleOnce(checkOptions(options))
+  const told = { eventId: undefined, failed: () => {}, refused: () => {}, handled: () => {} }
+  const progress = { waitingFor: '', signal: new AbortController().signal, told }
+  const attemptOf = async (eventId: string, fails: boolean): Promise<number> => {
+    let counted = 0
+    const handler = (_event: unknown, { attempt }: { attempt: number }) => {
+      counted = attempt
+      if (fails) throw new Error('no')
+    }
+    const verified = { event: { eventId, eventType: 'unknown' }, token: { claims: { jti: eventId, iat: 1 } } }
+    await handle(verified as never, handler, {} as never, progress).catch(() => {})
+    return counted
+  }
+  for (let nth = 0; nth < 10_000; nth++) {
+    await attemptOf(`fails-${nth}`, true)
+    if (nth % 100 === 0) await attemptOf(`succeeds-${nth}`, false)
+  }
+  assert.equal(await attemptOf('fails-0', true), 2)
+})
+
 describe('a webhook that is learned', () => {
   const own = randomUUID()
 
@@ -490,6 +514,42 @@ describe('a webhook that is learned', () => {
     aheadMs = 301_000
     assert.deepEqual([await statusOf(), loads], [200, 2])
     assert.equal(await statusOf(), 401)
+  })
+
+  test('and is known is looked up again once at a time, whatever comes meanwhile', async t => {
+    let [hangs, loads] = [false, 0]
+    const load = () => {
+      loads += 1
+      return hangs ? new Promise<string>(() => {}) : own
+    }
+    const { receive } = start({ webhookId: learnedWebhook({ load, save: () => assert.fail() }) })
+    const present = performance.now.bind(performance)
+    let aheadMs = 0
+    t.mock.method(performance, 'now', () => present() + aheadMs)
+    const deliver = async () => (await receive(await sender.request({ webhookId: own }), () => {})).status
+    assert.equal(await deliver(), 200)
+    hangs = true
+    aheadMs = 301_000
+    assert.deepEqual([await deliver(), await deliver(), loads], [200, 200, 2])
+  })
+
+  test('is what the look-up says that was begun last, whichever ends last', async () => {
+    const [before, now] = [randomUUID(), randomUUID()]
+    const answers: ((webhookId: string) => void)[] = []
+    const load = () => new Promise<string>(resolve => answers.push(resolve))
+    const isOwn = learnedWebhook({ load, save: () => assert.fail() }) as (
+      id: string,
+      event: unknown,
+    ) => Promise<boolean>
+    const first = isOwn(now, {})
+    await delay(5)
+    const second = isOwn(now, {})
+    answers[1]!(now)
+    assert.equal(await second, true)
+    answers[0]!(before)
+    await first
+    assert.equal(await isOwn(now, {}), true)
+    assert.equal(answers.length, 2)
   })
 
   test('is learned anew when it could not be saved', async () => {
