@@ -44,12 +44,20 @@ public final class ReceiverTest {
               }
             });
     expect("an event that was not handled comes again", send(receiver, good).status(), 500);
-    expect("after the pause asked for", send(receiver, good).headers().get("Retry-After"), "30");
+    TidingsReceiver.Answer pause = send(receiver, good);
+    expect("after the pause asked for", List.of(pause.status(), pause.headers().get("Retry-After")), List.of(429, "30"));
     expect("and is handled", send(receiver, good).status(), 200);
     expect("once", send(receiver, good).headers().get("WWW-Authenticate"), "Bearer error=\"invalid_token\", error_description=\"replay\"");
     expect("another method", receiver.receive("GET", null, new byte[0]).status(), 405);
     String authorization = (String) good.get("authorization");
     expect("a long body", receiver.receive("POST", authorization, new byte[TidingsReceiver.MAX_BODY + 1]).status(), 413);
+
+    Asked asked = new Asked();
+    TidingsReceiver given = receiver(good, event -> {}).store(asked);
+    expect("an event is handled, whether or not the store could record it", send(given, good).status(), 200);
+    expect("a claim holds for a minute, what was handled for 96 hours", asked.times, List.of(60, 345_600));
+    asked.isAway = true;
+    expect("a store that is away loses nothing", send(given, good).status(), 503);
 
     CountDownLatch done = new CountDownLatch(1);
     TidingsReceiver slow = receiver(good, event -> done.await()).timeout(Duration.ofMillis(100));
@@ -132,6 +140,30 @@ public final class ReceiverTest {
   }
 
   /** Deliveries to one receiver, one after the other; some come from within the handler of the one before. */
+  /** Notes for how long it is asked to keep something, and cannot record. */
+  private static final class Asked implements TidingsReceiver.Store {
+    final List<Integer> times = new java.util.ArrayList<>();
+    boolean isAway;
+
+    @Override
+    public Claim claim(String key, int seconds) {
+      if (isAway) throw new IllegalStateException("away");
+      times.add(seconds);
+      return new Claim(Status.CLAIMED, "owner");
+    }
+
+    @Override
+    public boolean record(String key, String owner, int seconds) {
+      times.add(seconds);
+      throw new IllegalStateException("away");
+    }
+
+    @Override
+    public boolean release(String key, String owner) {
+      return false;
+    }
+  }
+
   private static final class Sequence {
     final String name;
     final List<?> steps;

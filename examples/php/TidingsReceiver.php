@@ -18,7 +18,7 @@ final class Refused extends \Exception
 {
     private const STATUSES = [
         'method' => 405, 'body_too_large' => 413, 'retry_later' => 429, 'body' => 500, 'handler_failed' => 500,
-        'body_incomplete' => 503, 'in_progress' => 503, 'keys_unavailable' => 503, 'replay_store_unavailable' => 503,
+        'in_progress' => 503, 'keys_unavailable' => 503, 'replay_store_unavailable' => 503,
     ];
 
     public function __construct(public readonly string $reason, public readonly ?int $retryAfter = null, ?\Throwable $cause = null)

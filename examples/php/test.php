@@ -98,6 +98,15 @@ $given = $receiver($good, function () use (&$calls): void {
 $answers = array_map(fn () => $given->receive('POST', $good['authorization'], $good['body'])[0], range(1, 4));
 $expect('an event that was not handled comes again', $answers, [500, 429, 200, 401]);
 
+$pdo = new PDO('sqlite::memory:');
+$given = new Receiver($file['issuer'], $file['audience'], $fine, $pdo, null, "$keySets/published", fn () => (int) $good['time']);
+$answers = [$given->receive('POST', $good['authorization'], $good['body'])[0]];
+$until = $pdo->query("SELECT until_s FROM tidings_receipts WHERE owner <> '' AND id NOT LIKE 'fetch%'")->fetchColumn();
+$pdo->exec('DROP TABLE tidings_receipts');
+$answers[] = $given->receive('POST', $good['authorization'], $good['body'])[0];
+$expect('a store that is away loses nothing', $answers, [200, 503]);
+$expect('what was handled is remembered for 96 hours', (int) $until, (int) $good['time'] + 345600);
+
 $now = 1000;
 $store = new Store(new PDO('sqlite::memory:'), function () use (&$now) {
     return $now;

@@ -179,6 +179,26 @@ class Handling(unittest.TestCase):
         self.assertEqual(by_wsgi(given.wsgi, GOOD, body=b"x" * (1024 * 1024 + 1))[0], 413)
         self.assertEqual(by_wsgi(given.wsgi, {**GOOD, "authorization": None}, body=b"x" * (1024 * 1024 + 1))[0], 401)
 
+    def test_the_store_is_asked_to_claim_for_a_minute_and_to_remember_for_96_hours_and_its_failure_loses_nothing(self):
+        class Asked:
+            times, is_away = [], False
+
+            def claim(self, key, seconds):
+                if self.is_away:
+                    raise OSError("away")
+                self.times.append(seconds)
+                return "claimed", "owner"
+
+            def record(self, key, owner, seconds):
+                self.times.append(seconds)
+                raise OSError("away")
+
+        store = Asked()
+        given = receiver(store=store).wsgi
+        self.assertEqual((by_wsgi(given, GOOD)[0], store.times), (200, [60, 96 * 3600]))
+        store.is_away = True
+        self.assertEqual(by_wsgi(given, GOOD)[0], 503)
+
     def test_claims_are_fenced(self):
         now = [0]
         store = MemoryStore(max_entries=2, now=lambda: now[0])

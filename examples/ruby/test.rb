@@ -80,6 +80,21 @@ done << true
 Timeout.timeout(10) { sleep 0.01 until code(send_to(slow)) == 'replay' }
 
 now = 0
+asked = Class.new do
+  attr_reader :times
+  attr_accessor :is_away
+
+  def claim(_key, seconds) = is_away ? raise('away') : [:claimed, ((@times ||= []) << seconds).to_s]
+
+  def record(_key, _owner, seconds) = (@times << seconds) && raise('away')
+end.new
+given = receiver(store: asked)
+expect('a claim holds for a minute, what was handled for 96 hours', [send_to(given)[0], asked.times], [200, [60, 345_600]])
+asked.is_away = true
+expect('a store that is away loses nothing', send_to(given)[0], 503)
+no_token = send_to(receiver, GOOD.merge('authorization' => nil))
+expect('a request without a token is told the scheme alone', [no_token[0], no_token[1]['www-authenticate']], [401, 'Bearer'])
+
 store = TidingsReceiver::MemoryStore.new(max_entries: 2, now: -> { now })
 late = store.claim('a', 60)[1]
 now = 60

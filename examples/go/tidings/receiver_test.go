@@ -180,6 +180,41 @@ func TestAnEventIsHandledOnce(t *testing.T) {
 	}
 }
 
+// asked is a store that notes for how long it is asked to keep something, and cannot record.
+type asked struct {
+	times  []time.Duration
+	isAway bool
+}
+
+func (s *asked) Claim(_ string, hold time.Duration) (string, string, error) {
+	if s.isAway {
+		return "", "", errors.New("away")
+	}
+	s.times = append(s.times, hold)
+	return "claimed", "owner", nil
+}
+
+func (s *asked) Record(_, _ string, keep time.Duration) (bool, error) {
+	s.times = append(s.times, keep)
+	return false, errors.New("away")
+}
+
+func (s *asked) Release(_, _ string) (bool, error) { return false, nil }
+
+func TestAStoreIsAskedForAMinuteAndFor96HoursAndItsFailureLosesNothing(t *testing.T) {
+	good, store := file.Vectors[0], &asked{}
+	receiver := start(t, good, fine, 0)
+	receiver.options.Store = store
+	status, body := send(receiver, good.request())
+	expect(t, status, body, 200, "")
+	if len(store.times) != 2 || store.times[0] != time.Minute || store.times[1] != 96*time.Hour {
+		t.Errorf("it was asked for %v", store.times)
+	}
+	store.isAway = true
+	status, body = send(receiver, good.request())
+	expect(t, status, body, 503, "replay_store_unavailable")
+}
+
 func TestAHandlerThatFailsOrPanicsGetsItAgain(t *testing.T) {
 	good, calls := file.Vectors[0], 0
 	receiver := start(t, good, func(context.Context, Event) error {
