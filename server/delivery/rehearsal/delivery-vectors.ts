@@ -32,7 +32,8 @@ export interface DeliveryVector {
 const ADVISABLE = new RegExp(
   [
     /(alg|aud|jti|a name) twice|of typ |as typ|b64: false|byte order mark|UTF-16|padd|a stray |stray bits/,
-    /of a length that no token|of 16 KiB|NaN|claims have .* in them|before the beginning|before null|as sub|true as critical extension/,
+    /of a length that no token|of 16 KiB|NaN|claims have .* in them|before the beginning/,
+    /before null|as sub|true as critical extension/,
     /not valid for .* minute yet/,
   ]
     .map(({ source }) => source)
