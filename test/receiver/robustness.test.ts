@@ -332,6 +332,12 @@ describe('a delivery of an event that was handled', () => {
     assert.equal((await receive(retry, () => assert.fail('twice'))).status, 200)
   })
 
+  test('is a replay where its receipt does not say which delivery was handled', async () => {
+    const claim = () => ({ status: 'handled' as const, receipt: '1764000000' })
+    const { receive } = start({ replayStore: { ...memoryReplayStore(), claim } })
+    assert.equal((await receive(await sender.request(), () => assert.fail('twice'))).fault, 'replay')
+  })
+
   test('under another id is acknowledged, and not handled, where events are handled once', async () => {
     const id = randomUUID()
     for (const [dedupe, times] of [
@@ -812,6 +818,21 @@ describe('a key set', () => {
     await until('one request', () => issuer.requests === 2)
     assert.deepEqual(new Set(await Promise.all(strangers)), new Set(['refused']))
     assert.equal(issuer.requests, 2)
+  })
+
+  test('whose fetch died with the request that began it is fetched again ten seconds later, not before', async t => {
+    t.mock.timers.enable({ apis: ['Date', 'setTimeout'], now: Date.now() })
+    const died = t.mock.method(globalThis, 'fetch', () => new Promise(() => {}))
+    const keys = remoteKeys('http://keys.invalid')
+    const ask = (afterMs: number) => {
+      t.mock.timers.tick(afterMs)
+      const refused = assert.rejects(keys(kid), /no answer in time/)
+      return { requests: died.mock.callCount(), refused }
+    }
+    const [first, joined, again] = [ask(0), ask(9_900), ask(200)]
+    assert.deepEqual([first.requests, joined.requests, again.requests], [1, 1, 2])
+    t.mock.timers.tick(10_000)
+    await Promise.all([first.refused, joined.refused, again.refused])
   })
 
   for (const [age, how] of [
