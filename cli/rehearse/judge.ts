@@ -347,7 +347,7 @@ export const scenes: Record<RehearsalScene, Scene> = {
   ),
   expired: refused(
     'expired, or not valid yet',
-    'Require exp, a number later than now and at most 300 s after iat; refuse an nbf over a minute ahead of your clock.',
+    'Require exp, a number later than now and at most 300 s after iat; refuse an nbf over a minute ahead of now.',
   ),
   // RFC 7519 leaves it open.
   from_the_future: tolerated(
