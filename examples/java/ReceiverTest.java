@@ -139,7 +139,6 @@ public final class ReceiverTest {
     System.exit(failed == 0 ? 0 : 1);
   }
 
-  /** Deliveries to one receiver, one after the other; some come from within the handler of the one before. */
   /** Notes for how long it is asked to keep something, and cannot record. */
   private static final class Asked implements TidingsReceiver.Store {
     final List<Integer> times = new java.util.ArrayList<>();
@@ -164,6 +163,7 @@ public final class ReceiverTest {
     }
   }
 
+  /** Deliveries to one receiver, one after the other; some come from within the handler of the one before. */
   private static final class Sequence {
     final String name;
     final List<?> steps;

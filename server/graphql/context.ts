@@ -134,7 +134,8 @@ export const createQueryContext = <S extends QueryService>(
   const listed = listedTo(token)
   const options = () => ({ related, now: tools.clock.now(), meter: budget })
   const loaders = () => createLoaders(database, tools.clock, token, budget)
-  let parts = onceFor(resource => partsOf(knex, token, resource))
+  const partsOnce = () => onceFor(resource => partsOf(knex, token, resource))
+  let parts = partsOnce()
   const context: S & QueryContext = {
     ...service,
     token,
@@ -164,7 +165,7 @@ export const createQueryContext = <S extends QueryService>(
     },
     forget() {
       context.loaders = loaders()
-      parts = onceFor(resource => partsOf(knex, token, resource))
+      parts = partsOnce()
     },
   }
   return context
