@@ -9,15 +9,13 @@ export const canAsk = (): boolean => process.stdin.isTTY === true && process.std
 /** Asks for a line of text; `fallback` is what an empty line means. */
 export const ask = async (question: string, fallback?: string): Promise<string> => {
   const shown = printable(fallback === undefined ? `${question}: ` : `${question} [${fallback}]: `)
-  const answer = (await readLine(shown, process.stderr)).trim()
+  const answer = (await readLine(shown)).trim()
   return answer === '' && fallback !== undefined ? fallback : answer
 }
 
 /** Asks for a secret; what is typed does not show. */
 export const askSecret = async (question: string): Promise<string> => {
-  process.stderr.write(`${question}: `)
-  const nowhere = new Writable({ write: (_chunk, _encoding, done) => done() })
-  const secret = await readLine('', nowhere)
+  const secret = await readLine(`${question}: `, { hidden: true })
   process.stderr.write('\n')
   return secret.trim()
 }
@@ -31,8 +29,8 @@ const ENOUGH = `qQ\u0004\u001b${INTERRUPT}`
 export const askForMore = (told: string): Promise<boolean> =>
   new Promise(resolve => {
     const { stdin, stderr } = process
-    stderr.write(`${told}  Enter: more  q: enough `)
     stdin.setRawMode(true)
+    stderr.write(`${told}  Enter: more  q: enough `)
     const listen = (keys: Buffer): void => {
       const key = keys.toString().charAt(0)
       if (!`${MORE}${ENOUGH}`.includes(key)) return
@@ -59,9 +57,15 @@ export const confirm = async (question: string, { yes }: { yes: boolean }): Prom
     throw new CliError(exitCodes.failed, 'NOT_CONFIRMED', 'Not confirmed: nothing was done.')
 }
 
-const readLine = (prompt: string, output: NodeJS.WritableStream): Promise<string> =>
+/**
+ * The terminal is in raw mode before the question shows: otherwise it would show a secret that is typed at once, and turn
+ * a ctrl-D into a character of the answer.
+ */
+const readLine = (question: string, { hidden = false } = {}): Promise<string> =>
   new Promise((resolve, reject) => {
-    const lines = createInterface({ input: process.stdin, output, terminal: true, prompt })
+    const nowhere = new Writable({ write: (_chunk, _encoding, done) => done() })
+    const output = hidden ? nowhere : process.stderr
+    const lines = createInterface({ input: process.stdin, output, terminal: true, prompt: question })
     let answered = false
     lines.once('line', line => {
       answered = true
@@ -81,4 +85,5 @@ const readLine = (prompt: string, output: NodeJS.WritableStream): Promise<string
       reject(usageError('The input ended before an answer: nothing was done.', 'Run it again to be asked again.'))
     })
     lines.prompt()
+    if (hidden) process.stderr.write(question)
   })

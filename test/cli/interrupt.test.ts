@@ -29,11 +29,25 @@ const env = {
   TIDINGS_HOME: join(home, 'x'),
 }
 
+/** Stands still once a question shows, which is when a person's keys come. */
+const standsStill = join(home, 'stands-still.mjs')
+writeFileSync(
+  standsStill,
+  `const { write } = process.stderr
+process.stderr.write = function (text, ...rest) {
+  const written = write.call(this, text, ...rest)
+  if (/: $|enough $/.test(text)) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 300)
+  return written
+}
+`,
+)
+
 /**
  * Runs a command in a terminal, answers each question with keys, and gives what was on the screen and its exit code.
  */
 const inTerminal = async (line: string[], ...steps: [question: RegExp, ...keys: string[]][]) => {
-  const terminal = await openTerminal(['bash', script, ...line], { env, columns: 100 })
+  const still = { ...env, NODE_OPTIONS: `--import=${standsStill}` }
+  const terminal = await openTerminal(['bash', script, ...line], { env: still, columns: 100 })
   for (const [question, ...keys] of steps) {
     await terminal.waitForOutput(question)
     await terminal.press(...keys)
