@@ -58,8 +58,8 @@ export const confirm = async (question: string, { yes }: { yes: boolean }): Prom
 }
 
 /**
- * The terminal is in raw mode before the question shows: otherwise it would show a secret that is typed at once, and turn
- * a ctrl-D into a character of the answer.
+ * The terminal is in raw mode before the question shows: otherwise it would show a secret that is typed at once, and
+ * turn a ctrl-D into a character of the answer.
  */
 const readLine = (question: string, { hidden = false } = {}): Promise<string> =>
   new Promise((resolve, reject) => {
