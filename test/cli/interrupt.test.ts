@@ -3,6 +3,7 @@ import { symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { fileURLToPath } from 'node:url'
+import { eventually } from '../support/eventually.ts'
 import { startSandbox } from './sandbox-server.ts'
 import { noTerminal, openTerminal } from './terminal.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
@@ -83,7 +84,8 @@ test('a hang-up, as of a closed window, ends listen --register as well', { skip 
   await terminal.waitForOutput(/Registered as/)
   assert.equal((await webhooksList())[0].status, 'active')
   await terminal.close()
-  for (let tries = 0; (await webhooksList())[0].status !== 'disabled'; tries += 1) assert.ok(tries < 50, 'still active')
+  const status = async (): Promise<string> => (await webhooksList())[0].status
+  await eventually('the webhook to be disabled', status, seen => seen === 'disabled')
 })
 
 test('ctrl-D at a question is told as an input that ended, with what to do', { skip }, async () => {
