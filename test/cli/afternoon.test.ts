@@ -4,6 +4,7 @@ import { dirname, join } from 'node:path'
 import { after, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { displayWidth } from '../../cli/output/table.ts'
+import { eventually } from '../support/eventually.ts'
 import { type Answer, startReceiver } from '../support/receiver.ts'
 import { atFullSize } from '../support/size.ts'
 import { startSandbox } from './sandbox-server.ts'
@@ -78,7 +79,7 @@ for (const [columns, rows] of [[80, 24] as const, ...atFullSize([[200, 60] as co
     await submit()
     const [refused] = JSON.parse(await quiet('query', 'webhooks', JSON.stringify({ url: file[2]!.url })))
     await customers.waitFor(requests => requests.some(({ path }) => path === `/${columns}/customer-3`))
-    await eventually(async () => (await quiet('webhooks', 'show', refused.id)).includes('"rejected": 1'))
+    await comesAbout(async () => (await quiet('webhooks', 'show', refused.id)).includes('"rejected": 1'))
     const list = await type('tidings webhooks list')
     assert.match(list, /tomer-3 .*1 rejected/)
     const examined = await type(`tidings doctor --webhook ${refused.id}`)
@@ -89,7 +90,7 @@ for (const [columns, rows] of [[80, 24] as const, ...atFullSize([[200, 60] as co
     answers.clear()
     const queued = await type(again)
     const next = first(/tidings deliveries show [0-9a-f-]{36}/, queued)
-    await eventually(async () => (await quiet(...next.split(' ').slice(1))).includes('"delivered"'))
+    await comesAbout(async () => (await quiet(...next.split(' ').slice(1))).includes('"delivered"'))
     assert.match(await type(next), /Delivered after 1 attempt[\s\S]*=0=/)
 
     // An integrator rehearses an outage.
@@ -126,6 +127,4 @@ for (const [columns, rows] of [[80, 24] as const, ...atFullSize([[200, 60] as co
   })
 }
 
-const eventually = async (condition: () => Promise<boolean>): Promise<void> => {
-  for (let tries = 0; !(await condition()); tries += 1) assert.ok(tries < 40, 'it did not come about')
-}
+const comesAbout = (condition: () => Promise<boolean>) => eventually('it to come about', condition, is => is)
