@@ -79,7 +79,8 @@ for (const [columns, rows] of [[80, 24] as const, ...atFullSize([[200, 60] as co
     await submit()
     const [refused] = JSON.parse(await quiet('query', 'webhooks', JSON.stringify({ url: file[2]!.url })))
     await customers.waitFor(requests => requests.some(({ path }) => path === `/${columns}/customer-3`))
-    await comesAbout(async () => (await quiet('webhooks', 'show', refused.id)).includes('"rejected": 1'))
+    const webhook = () => quiet('webhooks', 'show', refused.id)
+    await eventually('the delivery to be rejected', webhook, shown => shown.includes('"rejected": 1'))
     const list = await type('tidings webhooks list')
     assert.match(list, /tomer-3 .*1 rejected/)
     const examined = await type(`tidings doctor --webhook ${refused.id}`)
@@ -90,7 +91,8 @@ for (const [columns, rows] of [[80, 24] as const, ...atFullSize([[200, 60] as co
     answers.clear()
     const queued = await type(again)
     const next = first(/tidings deliveries show [0-9a-f-]{36}/, queued)
-    await comesAbout(async () => (await quiet(...next.split(' ').slice(1))).includes('"delivered"'))
+    const redelivered = () => quiet(...next.split(' ').slice(1))
+    await eventually('the redelivery to arrive', redelivered, shown => shown.includes('"delivered"'))
     assert.match(await type(next), /Delivered after 1 attempt[\s\S]*=0=/)
 
     // An integrator rehearses an outage.
@@ -126,5 +128,3 @@ for (const [columns, rows] of [[80, 24] as const, ...atFullSize([[200, 60] as co
     assert.deepEqual(wide, [])
   })
 }
-
-const comesAbout = (condition: () => Promise<boolean>) => eventually('it to come about', condition, is => is)
