@@ -95,11 +95,14 @@ const answering =
     }
   }
 
-const open = async (answer: (received: Received) => Answer, size = { columns: 80, rows: 24 }) => {
+const open = async (
+  answer: (received: Received) => Answer,
+  { columns = 80, rows = 24, typed = 'tidings dashboard' } = {},
+) => {
   const server = await startStubServer(answer)
   const env = { ...connectedTo(server), XDG_CONFIG_HOME: home }
-  const terminal = await openShell({ ...size, env })
-  await terminal.type('tidings dashboard\n')
+  const terminal = await openShell({ columns, rows, env })
+  await terminal.type(`${typed}\n`)
   await terminal.waitFor('WHAT HAPPENED')
   await terminal.waitWhile('Looking')
   return { server, terminal }
@@ -248,6 +251,11 @@ suite('the dashboard and its server', { skip: noTerminal, timeout: 240_000 }, ()
     assert.match(screen, /delivered \(200, 5 ms\) +…\S*\\u202etype/)
     await terminal.press('Enter')
     await terminal.waitFor(/Event +\\u001b\[2J\\u001b\]0;gone\\u0007\\u202etype/)
+  })
+
+  test('a command typed ahead of the prompt, which leaves the cursor beside it, does not tear the screen', async () => {
+    const { terminal } = await open(answering(() => [delivered()]), { typed: "printf 'prompt '; tidings dashboard" })
+    await terminal.waitFor(/^Tidings .*● live/)
   })
 
   test('a narrow screen is not torn by wide characters', async () => {

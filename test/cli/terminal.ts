@@ -129,8 +129,9 @@ export const openTerminal = async (command: string[], given: Given = {}): Promis
 
 /** A shell in a terminal, with its prompt on an empty screen, in which `tidings` is the command line. */
 export const startShell = async (given: Given): Promise<Terminal> => {
-  const terminal = await startTerminal(['sh'], given)
-  await terminal.type(`tidings() { '${process.execPath}' '${PROGRAM}' "$@"; }; clear\n`)
+  // Another prompt until that line has run: what is typed after it must not be typed ahead.
+  const terminal = await startTerminal(['sh'], { ...given, env: { ...given.env, PS1: 'starting ' } })
+  await terminal.type(`tidings() { '${process.execPath}' '${PROGRAM}' "$@"; }; PS1='$ '; clear\n`)
   await terminal.waitFor(/^[$#]\s*$/)
   return terminal
 }

@@ -22,6 +22,9 @@ const MOST_FRAMES = 15
 /** Shows the dashboard until it is quit, and restores the terminal, however it ends. */
 export const showDashboard = async (props: ScreenProps): Promise<void> => {
   const { dashboard } = props
+  // The alternate screen keeps the cursor's column, which is not the first where the command was typed ahead of the
+  // shell's prompt; ink's lines are as wide as the screen, and the first would wrap.
+  process.stdout.write('\r')
   const screen = render(h(Screen, props), {
     alternateScreen: true,
     // It is known to be a terminal; otherwise ink checks for a CI environment.
