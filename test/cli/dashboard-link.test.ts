@@ -254,7 +254,10 @@ suite('the dashboard and its server', { skip: noTerminal, timeout: 240_000 }, ()
   })
 
   test('a command typed ahead of the prompt, which leaves the cursor beside it, does not tear the screen', async () => {
-    const { terminal } = await open(answering(() => [delivered()]), { typed: "printf 'prompt '; tidings dashboard" })
+    const { terminal } = await open(
+      answering(() => [delivered()]),
+      { typed: "printf 'prompt '; tidings dashboard" },
+    )
     await terminal.waitFor(/^Tidings .*● live/)
   })
 
