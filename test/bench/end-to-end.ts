@@ -2,10 +2,9 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import pc from 'picocolors'
 import { engines } from '../support/databases.ts'
-import { between, type Counters, openCounters } from './database-counters.ts'
-import { fixedWorkMs, median, quantile, show, table } from './figures.ts'
-import { cpuMs, pidListeningOn } from './processes.ts'
-import { type Pace, startWorld, type World } from './world.ts'
+import { fixedWorkMs, median, show, table } from './figures.ts'
+import { measure, type Round, type Side, startSide } from './sides.ts'
+import type { Pace } from './world.ts'
 
 // Measures the cost of an event from its signed mutation over HTTP to the settled delivery: 10 publishers, 100
 // endpoints, one event to one endpoint. CPU is that of the server's processes and of the database's; publishers and
@@ -32,60 +31,6 @@ const modes: { name: string; pace: Pace; togetherMs: number }[] = [
   { name: `${options['in-flight']} in flight`, pace: { inFlight: Number(options['in-flight']) }, togetherMs: 1.5 },
   { name: `${options.rate} a second`, pace: { rate: Number(options.rate) }, togetherMs: 2.5 },
 ]
-
-/** One engine's side of the benchmark. */
-type Side = { engine: string; world: World; counters?: Counters; databasePid?: number }
-
-const startSide = async (engine: string): Promise<Side> => {
-  const world = await startWorld(engine)
-  if (engine === 'sqlite') return { engine, world }
-  const counters = await openCounters(world.given.url)
-  const databasePid = pidListeningOn(Number(new URL(world.given.url).port || 3306))
-  return { engine, world, counters, ...(databasePid !== undefined && { databasePid }) }
-}
-
-/** The result of one round of one mode; unknown values are NaN. */
-type Round = Record<string, number>
-
-const measure = async ({ world, counters, databasePid }: Side, pace: Pace): Promise<Round> => {
-  await world.settled()
-  const serverPid = world.server().pid
-  const cpu = () => ({ server: cpuMs(serverPid), database: databasePid ? cpuMs(databasePid) : Number.NaN })
-  const [counted, spent] = [await counters?.read(), cpu()]
-  const publishing = world.publish(pace)
-  const works: number[] = []
-  for (let second = 0; second < SECONDS; second++) {
-    await wait(1000)
-    works.push(fixedWorkMs())
-  }
-  const window = await publishing()
-  await world.settled()
-  const after = cpu()
-  const done = counters && between(counted!, await counters.read())
-  const each = (sum: number | undefined): number => (sum ?? Number.NaN) / window.accepted
-  const server = each(after.server - spent.server)
-  const database = each(after.database - spent.database)
-  const kinds = Object.entries(done?.kinds ?? {}).map(([kind, count]) => [`kind ${kind}`, each(count)])
-  return {
-    server,
-    database,
-    together: counters ? server + database : server,
-    statements: each(done?.statements),
-    commits: each(done?.commits),
-    logSyncs: each(done?.logSyncs),
-    accepted: window.acceptedPerSecond,
-    delivered: window.deliveredPerSecond,
-    begunToAcknowledgedP50: quantile(window.begunToAcknowledged, 0.5),
-    begunToAcknowledgedP99: quantile(window.begunToAcknowledged, 0.99),
-    begunToReceivedP50: quantile(window.begunToReceived, 0.5),
-    begunToReceivedP99: quantile(window.begunToReceived, 0.99),
-    acknowledgedToReceivedP50: quantile(window.acknowledgedToReceived, 0.5),
-    acknowledgedToReceivedP99: quantile(window.acknowledgedToReceived, 0.99),
-    fixedWork: median(works),
-    notDone: Object.values(window.refused).flat().length + window.unanswered + window.missing,
-    ...Object.fromEntries(kinds),
-  }
-}
 
 const LINES: [key: string, label: string][] = [
   ['server', 'CPU ms an event, server'],
@@ -151,7 +96,7 @@ try {
   for (const mode of modes) {
     const rounds = new Map<Side, Round[]>(sides.map(side => [side, []]))
     for (let n = 0; n < ROUNDS; n++) {
-      for (const side of sides) rounds.get(side)!.push(await measure(side, mode.pace))
+      for (const side of sides) rounds.get(side)!.push(await measure(side, mode.pace, SECONDS))
     }
     report(mode, sides, rounds)
   }

@@ -32,6 +32,11 @@ const benchmarks: Record<string, Benchmark> = {
     about: 'more events offered than can be taken: what is taken, how soon the rest is refused',
   },
   statements: { file: 'statements.ts', about: 'every statement that one event costs, in order (MySQL and MariaDB)' },
+  evidence: {
+    file: 'evidence.ts',
+    isAlone: true,
+    about: 'CPU of an event with the evidence of its attempt and without, in one server',
+  },
   profile: {
     file: 'profile.ts',
     about: 'where the CPU of an event goes, in the server by package, in MySQL by statement',
