@@ -68,6 +68,14 @@ export const failedCheck = ({ attempts, urlThen, webhook }: Facts): Reason[] => 
   return meaning === undefined ? [] : [reason('failed_check', `The receiver says “${code}”: ${meaning}.`)]
 }
 
+/** That a web page answered in the receiver's place. Its type says little: many receivers answer `OK` as HTML. */
+export const webPage = ({ attempts }: Facts): Reason[] => {
+  if (!/^\s*<(!doctype\s+html|html)\b/i.test(attempts.at(-1)?.response ?? '')) return []
+  const message =
+    'A web page answered: something before the receiver, such as a login or a firewall, may have taken it.'
+  return [reason('web_page', message)]
+}
+
 /** The URL that the last answer redirects to, if it is one. */
 const redirectedTo = ({ redirect, attempts, urlThen }: Facts): string | undefined => {
   const status = attempts.at(-1)?.status_code ?? 0

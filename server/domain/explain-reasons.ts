@@ -1,6 +1,6 @@
 import { toIso } from '../../shared/time.ts'
 import { eventTypes, noticeTypes } from '../../shared/vocabulary.ts'
-import { answerOf, checkedBeside, failedCheck, redirection, runOf } from './explain-answers.ts'
+import { answerOf, checkedBeside, failedCheck, redirection, runOf, webPage } from './explain-answers.ts'
 import type { Facts } from './explain-facts.ts'
 import { withHealing } from './explain-healing.ts'
 import { type Explained, PLAIN_URL, type Reason, reason, recoverSince } from './explain-words.ts'
@@ -12,7 +12,8 @@ import type { VersionRow } from './webhook-versions.ts'
 export const reasonsFor = (facts: Facts): Explained => {
   const last = facts.sent.at(-1)
   if (last === undefined) return withHealing(facts, notSent(facts))
-  const explained = withFormerUrl(facts, withHealing(facts, EXPLAIN[last.status](facts, last)))
+  const healing = withHealing(facts, EXPLAIN[last.status](facts, last))
+  const explained = { ...healing, reasons: [...healing.reasons, ...webPage(facts), ...formerUrl(facts)] }
   const before = facts.sent.length - 1
   if (before === 0) return explained
   const times = before === 1 ? 'once before' : `${before} times before`
@@ -33,10 +34,10 @@ const by = ({ names }: Facts, change: VersionRow | undefined): string => {
 }
 
 /** What was sent to another URL than the webhook's present one. */
-const withFormerUrl = ({ urlThen, webhook }: Facts, explained: Explained): Explained => {
-  if (urlThen === undefined || urlThen === webhook.url) return explained
+const formerUrl = ({ urlThen, webhook }: Facts): Reason[] => {
+  if (urlThen === undefined || urlThen === webhook.url) return []
   const message = `It was sent to ${urlThen}, the webhook's URL at that time; now it is ${webhook.url}.`
-  return { ...explained, reasons: [...explained.reasons, reason('former_url', message)] }
+  return [reason('former_url', message)]
 }
 
 const delivered: Explain = ({ attempts }, last) => ({

@@ -108,6 +108,13 @@ const TICKETS: Ticket[] = [
     mended: well,
   },
   {
+    cause: 'a login page takes it, and answers 200',
+    make: ({ ended }) => ended({ status: 200, body: '\n<!DOCTYPE html><title>Sign in</title>' }),
+    codes: ['acknowledged', 'web_page'],
+    says: /A web page answered: something before the receiver, such as a login/,
+    mended: well,
+  },
+  {
     cause: 'a gateway refuses the static headers',
     make: ({ ended }) =>
       ended(({ headers }) => ({ status: headers['x-gateway-key'] === 'new' ? 204 : 403 }), {
