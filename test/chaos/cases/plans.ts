@@ -1,7 +1,7 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { done } from '../stage/client.ts'
 import { fillHistory, fillQueue } from '../stage/filling.ts'
-import { CREATE_WEBHOOK, PING, RECOVER, REDELIVER, times, UPSERT_WEBHOOK, until } from '../stage/stage.ts'
+import { CREATE_WEBHOOK, PING, RECOVER, REDELIVER, type Stage, times, UPSERT_WEBHOOK, until } from '../stage/stage.ts'
 import { type Case, SHARED } from './case.ts'
 
 // The plan of every statement on the way of an event, a claim, a settle and a recovery, over a filled database.
@@ -11,7 +11,25 @@ const MOST_ROWS = 2_000
 const READS = /^\s*(SELECT|UPDATE|DELETE)\b/i
 const HOT = /\b(deliveries|delivery_queue|attempts|events)\b/i
 
-type Step = { table: string | null; type: string | null; key: string | null; rows: number | null; Extra: string | null }
+type Step = {
+  table: string | null
+  type: string | null
+  key: string | null
+  rows: number | null
+  r_rows?: number | null
+}
+
+/** The parts of a statement's plan that read more than it is about. */
+const tooMany = async ({ engine, sql }: Stage, statement: string): Promise<Step[]> => {
+  const among = async (how: string) => {
+    const steps = await sql.rows<Step>(`${how} ${statement}`)
+    return steps.filter(({ table, rows, r_rows }) => !table?.startsWith('<') && Number(r_rows ?? rows ?? 0) > MOST_ROWS)
+  }
+  const found = await among('EXPLAIN')
+  // MariaDB estimates an index's rows although LIMIT ends the reading: counted as they are read, they are right.
+  const isEstimate = found.length > 0 && engine === 'mariadb' && /^\s*SELECT\b/i.test(statement)
+  return isEstimate ? among('ANALYZE') : found
+}
 
 /** A statement without its values: those alike are looked at once. */
 const shapeOf = (statement: string): string =>
@@ -66,9 +84,9 @@ const plans: Case = {
     end()
     const wrong: string[] = []
     for (const [shape, statement] of statements) {
-      for (const step of await stage.sql.rows<Step>(`EXPLAIN ${statement}`)) {
-        if (step.table?.startsWith('<') || Number(step.rows ?? 0) <= MOST_ROWS) continue
-        wrong.push(`${step.table} ${step.type} ${step.key} ${step.rows} rows: ${shape.slice(0, 160)}`)
+      for (const step of await tooMany(stage, statement)) {
+        const rows = step.r_rows ?? step.rows
+        wrong.push(`${step.table} ${step.type} ${step.key} ${rows} rows: ${shape.slice(0, 160)}`)
       }
     }
     for (const line of wrong) stage.say(line)
