@@ -4,12 +4,12 @@ import pc from 'picocolors'
 import { engines } from '../support/databases.ts'
 import { median, show, table } from './figures.ts'
 import { measure, type Round, startSide } from './sides.ts'
-import type { World } from './world.ts'
+import type { Pace, World } from './world.ts'
 
 // Measures what the evidence of attempts costs: the CPU of an event, of the server's processes and of the database's,
 // in one server whose evidence is turned off and on. Rounds are off, on, on, off; a ratio is of two neighbours.
 //
-//   npm run bench -- evidence [--engine mysql] [--quads 8] [--seconds 10] [--in-flight 100]
+//   npm run bench -- evidence [--engine mysql] [--quads 8] [--seconds 10] [--in-flight 100 | --rate 300]
 
 const { values: options } = parseArgs({
   options: {
@@ -17,10 +17,11 @@ const { values: options } = parseArgs({
     quads: { type: 'string', default: '8' },
     seconds: { type: 'string', default: '10' },
     'in-flight': { type: 'string', default: '100' },
+    rate: { type: 'string' },
   },
 })
 const SECONDS = Number(options.seconds)
-const PACE = { inFlight: Number(options['in-flight']) }
+const PACE: Pace = options.rate ? { rate: Number(options.rate) } : { inFlight: Number(options['in-flight']) }
 const WARM_UP_SECONDS = 30
 const ENV = { NODE_OPTIONS: `--import=${new URL('evidence-switch.ts', import.meta.url).href}` }
 
