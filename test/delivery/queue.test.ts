@@ -597,10 +597,11 @@ describeEachEngine('the delivery loop', engine => {
     loop.wake()
     await receiver.waitFor(all => all.length === 1)
     await eventually('two to be claimed', leased, leases => leases.length === 2)
+    // Another process claims what has run out, and is sending it. This one has the time later: it must not claim first.
+    const later = clock.now() + LEASE_MS
+    const lease = newLease(later)
+    await claim(fixture.database, { lease, now: later, limit: 10, leaseMs: LEASE_MS, triage: takeAll })
     clock.advance(LEASE_MS)
-    // Another process has claimed what ran out, and is sending it.
-    const lease = newLease(clock.now())
-    await claim(fixture.database, { lease, now: clock.now(), limit: 10, leaseMs: LEASE_MS, triage: takeAll })
     answer({ status: 200 })
     await eventually('one to be delivered', () => fixture.countWhere({ status: 'delivered' }), Boolean)
     await loop.idle()
