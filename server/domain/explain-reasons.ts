@@ -12,13 +12,9 @@ import type { VersionRow } from './webhook-versions.ts'
 export const reasonsFor = (facts: Facts): Explained => {
   const last = facts.sent.at(-1)
   if (last === undefined) return withHealing(facts, notSent(facts))
-  const healing = withHealing(facts, EXPLAIN[last.status](facts, last))
-  const explained = { ...healing, reasons: [...healing.reasons, ...webPage(facts), ...formerUrl(facts)] }
-  const before = facts.sent.length - 1
-  if (before === 0) return explained
-  const times = before === 1 ? 'once before' : `${before} times before`
-  const again = reason('sent_again', `The event was queued for this webhook ${times}; this is its last delivery.`)
-  return { ...explained, reasons: [...explained.reasons, { ...again, at: toIso(Number(last.created_at)) }] }
+  const explained = withHealing(facts, EXPLAIN[last.status](facts, last))
+  const beside = [...webPage(facts), ...formerUrl(facts), ...sentAgain(facts, last)]
+  return { ...explained, reasons: [...explained.reasons, ...beside] }
 }
 
 type Explain = (facts: Facts, last: DeliveryRow) => Explained
@@ -33,11 +29,20 @@ const by = ({ names }: Facts, change: VersionRow | undefined): string => {
   return name === undefined ? '' : ` by “${name}”`
 }
 
-/** What was sent to another URL than the webhook's present one. */
+/** That it was sent to another URL than the webhook's present one. */
 const formerUrl = ({ urlThen, webhook }: Facts): Reason[] => {
   if (urlThen === undefined || urlThen === webhook.url) return []
   const message = `It was sent to ${urlThen}, the webhook's URL at that time; now it is ${webhook.url}.`
   return [reason('former_url', message)]
+}
+
+/** That the webhook has had the event before. */
+const sentAgain = ({ sent }: Facts, last: DeliveryRow): Reason[] => {
+  const before = sent.length - 1
+  if (before === 0) return []
+  const times = before === 1 ? 'once before' : `${before} times before`
+  const message = `The event was queued for this webhook ${times}; this is its last delivery.`
+  return [reason('sent_again', message, last.created_at)]
 }
 
 const delivered: Explain = ({ attempts }, last) => ({

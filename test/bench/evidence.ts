@@ -57,13 +57,16 @@ for (const engine of engines.filter(each => each.startsWith(options.engine))) {
       }
     }
     const after = await attempts(side.world)
-    const lines = ['server', 'database', 'together'].map(part => {
+    const [none, kept] = [after.none - before.none, after.kept - before.kept]
+    if (none === 0 || kept === 0) throw new Error('The evidence was not turned off and on.')
+    const parts = side.counters ? ['server', 'database', 'together'] : ['server']
+    const lines = parts.map(part => {
       const [off, on] = [rounds.off, rounds.on].map(some => some.map(round => round[part]!)) as [number[], number[]]
       return [`CPU ms an event, ${part}`, show(median(off)), show(median(on)), ...ratioOf(on, off)]
     })
     const heading = [`${engine}, ${rounds.on.length} pairs of ${SECONDS} s`, 'without', 'with', 'ratio', '±']
     console.log(table([heading.map(each => pc.bold(each)), ...lines]))
-    console.log(`attempts without evidence ${after.none - before.none}, with it ${after.kept - before.kept}`)
+    console.log(`attempts without evidence ${none}, with it ${kept}`)
   } finally {
     await side.counters?.close()
     await side.world.stop()

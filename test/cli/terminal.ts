@@ -132,7 +132,7 @@ export const startShell = async (given: Given): Promise<Terminal> => {
   // Another prompt until that line has run: what is typed after it must not be typed ahead.
   const terminal = await startTerminal(['sh'], { ...given, env: { ...given.env, PS1: 'starting ' } })
   await terminal.type(`tidings() { '${process.execPath}' '${PROGRAM}' "$@"; }; PS1='$ '; clear\n`)
-  await terminal.waitFor(/^[$#]\s*$/)
+  await terminal.waitFor(/^\$\s*$/)
   return terminal
 }
 

@@ -27,7 +27,7 @@ const tooMany = async ({ engine, sql }: Stage, statement: string): Promise<Step[
   }
   const found = await among('EXPLAIN')
   // MariaDB estimates an index's rows although LIMIT ends the reading: counted as they are read, they are right.
-  const isEstimate = found.length > 0 && engine === 'mariadb' && /^\s*SELECT\b/i.test(statement)
+  const isEstimate = found.length > 0 && engine === 'mariadb' && /^\s*SELECT\b.*\bLIMIT\b/is.test(statement)
   return isEstimate ? among('ANALYZE') : found
 }
 
