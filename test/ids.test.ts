@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { newId } from '../server/ids.ts'
+import { newId, passingId } from '../server/ids.ts'
 import { timeOfId } from '../shared/time.ts'
 
 const NOW = Date.parse('2026-11-22T10:00:00Z')
@@ -26,4 +26,9 @@ test('a clock that is set right does not disturb the order', () => {
 test('ids of another clock, further back, are of that clock', () => {
   newId(NOW + 20_000)
   assert.equal(timeOfId(newId(NOW)), NOW)
+})
+
+test('no two ids share their random bits', () => {
+  const ids = Array.from({ length: 5_000 }, (_, n) => [newId(NOW + 30_000 + n), passingId()]).flat()
+  assert.equal(new Set(ids.map(id => id.slice(-11))).size, ids.length)
 })

@@ -1,7 +1,7 @@
 import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
 import { type AddressInfo, connect, type ListenOptions, Server as NetServer, type Socket } from 'node:net'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
-import { v7 as uuid } from 'uuid'
+import { passingId } from '../ids.ts'
 import { type Log, logSeldom } from '../log.ts'
 import { isFirstProcess } from '../processes.ts'
 import { inSlices } from './slices.ts'
@@ -193,7 +193,7 @@ const refuseJunk = (log: Log) => {
   return (error: NodeJS.ErrnoException, stream: import('node:stream').Duplex): void => {
     const socket = stream as Socket
     const { code = 'unknown' } = error
-    const requestId = uuid()
+    const requestId = passingId()
     if (code !== 'ECONNRESET' && code !== 'EPIPE') {
       logSeldom(log, 'warn', 'no request', { code, requestId }, 'what came on a connection is no request')
     }

@@ -1,7 +1,7 @@
 import { isIP } from 'node:net'
 import type { Middleware, ParameterizedContext } from 'koa'
-import { v7 as uuid } from 'uuid'
 import { extensionsOf, internalError, TidingsError } from '../../shared/errors.ts'
+import { passingId } from '../ids.ts'
 import { type Log, logSeldom } from '../log.ts'
 import type { AnsweredRequest } from '../metrics/metrics.ts'
 import { arrivalOf } from './slices.ts'
@@ -49,7 +49,7 @@ export const requestId = ({
   return async (ctx, next) => {
     const startedMs = arrivalOf(ctx.req)
     const own = ctx.get('X-Request-Id')
-    ctx.state.requestId = TAKEN_OVER.test(own) ? own : uuid()
+    ctx.state.requestId = TAKEN_OVER.test(own) ? own : passingId()
     ctx.state.arrivedAt = startedMs
     ctx.state.addressOf = () => addressOf(ctx, behindProxy)
     ctx.set('X-Request-Id', ctx.state.requestId)
