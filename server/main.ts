@@ -1,7 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import pRetry, { AbortError } from 'p-retry'
 import { type Clock, databaseClock, watchMachineClock } from './clock.ts'
-import { compactHeap } from './compact-heap.ts'
 import type { Config } from './config.ts'
 import { connect, type Database } from './database/connect.ts'
 import { newerSchema, schemaState, sideBySideUntil } from './database/migrate.ts'
@@ -17,6 +16,7 @@ import { createSender } from './delivery/send.ts'
 import { GROUPS_AT_ONCE } from './domain/group-commit.ts'
 import { createSubmissions } from './domain/submissions.ts'
 import type { Service } from './graphql/context.ts'
+import { compactHeap } from './heap.ts'
 import { createApp, createOperationsApp } from './http/app.ts'
 import { createDoor } from './http/listen.ts'
 import type { ServerState } from './http/state.ts'
@@ -310,6 +310,13 @@ const deliveryConnections = ({ connections }: Config) => ({
   isPacking: true,
 })
 
+/** SQLite has no others. */
+const apiConnections = ({ connections }: Config) => ({
+  poolSize: connections.api,
+  silenceMs: SILENCE_MS,
+  isServing: true,
+})
+
 /** For changes that share transactions. */
 const GROUP_CONNECTIONS = { poolSize: GROUPS_AT_ONCE, silenceMs: SILENCE_MS, lockWaitS: 1, isPacking: true }
 
@@ -337,7 +344,7 @@ const joinPatiently = (
 }
 
 const connectPatiently = (config: Config, log: Log, isStopping: () => boolean, onWait: () => void): Promise<Database> =>
-  pRetry(() => connect(config.databaseUrl, { poolSize: config.connections.api, silenceMs: SILENCE_MS }), {
+  pRetry(() => connect(config.databaseUrl, apiConnections(config)), {
     ...PATIENCE,
     shouldRetry: () => !isStopping(),
     onFailedAttempt: ({ error, attemptNumber }) => {

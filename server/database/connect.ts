@@ -30,13 +30,15 @@ export type Database = {
  *   server may be gone. By default never, since the statements of a migration may take long
  * @param options.isPacking sends statements that are asked in one turn of the event loop (`inOneTrip`) to a server in
  *   one packet; if one fails, all do. Only for fixed statements that bind every value
+ * @param options.isServing the schema stays as it is: each statement changes few rows, and may hold in memory what it
+ *   would undo
  */
 export const connect = async (
   url: string,
-  { poolSize = 16, silenceMs = 0, lockWaitS = 10, isPacking = false }: Options = {},
+  { poolSize = 16, silenceMs = 0, lockWaitS = 10, isPacking = false, isServing = false }: Options = {},
 ): Promise<Database> => {
   const file = databaseFile(url)
-  if (file !== undefined) return database(connectSqlite(file), dialects.sqlite)
+  if (file !== undefined) return database(connectSqlite(file, { isServing }), dialects.sqlite)
   const knex = connectMysql(url, { poolSize, silenceMs, lockWaitS, isPacking })
   try {
     const [[{ version }]] = await knex.raw('SELECT VERSION() AS version')
@@ -56,14 +58,20 @@ export const connect = async (
  */
 export const connectToRead = (url: string, dialect: Dialect, { statementMs, onConnect }: ReadOnly): Database => {
   const file = databaseFile(url)
-  if (file !== undefined) return database(connectSqlite(file, true), dialect)
+  if (file !== undefined) return database(connectSqlite(file, { readOnly: true }), dialect)
   // The server itself ends a statement before this, unless it is gone.
   const silenceMs = 2 * statementMs
   const settings = [dialect.readingWithin(statementMs)]
   return database(connectMysql(url, { poolSize: 1, silenceMs, lockWaitS: 1, settings, onConnect }), dialect)
 }
 
-type Options = { poolSize?: number; silenceMs?: number; lockWaitS?: number; isPacking?: boolean }
+type Options = {
+  poolSize?: number
+  silenceMs?: number
+  lockWaitS?: number
+  isPacking?: boolean
+  isServing?: boolean
+}
 
 export type ReadOnly = { statementMs: number; onConnect(connectionId: number): void }
 

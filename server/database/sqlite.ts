@@ -16,6 +16,11 @@ const OWNER_ONLY = 0o600
 const LOG_BYTES = 16 * 1024 * 1024
 /** The page cache of the connection that writes. In SQLite's 2 MiB, a large change reads and writes pages again. */
 const CACHE_KIB = 16 * 1024
+/**
+ * The log is copied into the file when it has this many pages (of 4 KiB), as many as it is cut to. Most pages of a log
+ * are newer versions of the same pages, which are copied once.
+ */
+const LOG_PAGES = LOG_BYTES / 4096
 
 /** knex's SQLite dialect on Node's built-in driver. One connection: SQLite is the embedded engine of one process. */
 class NodeSqliteClient extends BetterSqlite3Client {
@@ -24,15 +29,19 @@ class NodeSqliteClient extends BetterSqlite3Client {
   }
 
   override async acquireRawConnection() {
-    const { filename, readOnly } = this.connectionSettings as { filename: string; readOnly: boolean }
+    const { filename, readOnly, isServing } = this.connectionSettings as unknown as Settings
     // SQLite creates its log and index with the permissions of the file.
     if (!readOnly && filename !== ':memory:' && !existsSync(filename)) closeSync(openSync(filename, 'a', OWNER_ONLY))
     const connection = new DatabaseSync(filename, { timeout: BUSY_MS, readOnly })
     if (readOnly) return connection
     connection.exec(
       'PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; ' +
-        `PRAGMA journal_size_limit = ${LOG_BYTES}; PRAGMA cache_size = -${CACHE_KIB}`,
+        `PRAGMA journal_size_limit = ${LOG_BYTES}; PRAGMA cache_size = -${CACHE_KIB}; ` +
+        `PRAGMA wal_autocheckpoint = ${LOG_PAGES}`,
     )
+    // What a statement of many rows would undo goes to a temporary file beyond 64 KiB: a file for each group of events.
+    // A migration, which changes whole tables, needs the file.
+    if (isServing) connection.exec('PRAGMA temp_store = MEMORY')
     // From here on `_query` waits by itself. The driver would block the whole process, perhaps with the transaction
     // that it waits for.
     connection.exec('PRAGMA busy_timeout = 0')
@@ -110,13 +119,16 @@ const prepareNew = (connection: DatabaseSync, sql: string): StatementSync => {
 
 type Query = { sql: string; bindings?: unknown[]; response?: unknown; context?: unknown }
 
-export const connectSqlite = (filename: string, readOnly = false): Knex =>
+type Settings = { filename: string; readOnly: boolean; isServing: boolean }
+
+/** @param options.isServing its statements change few rows each: none needs a temporary file */
+export const connectSqlite = (filename: string, { readOnly = false, isServing = false } = {}): Knex =>
   knexModule.knex({
     client: NodeSqliteClient,
     log: knexLog,
     // Values stay out of messages.
     compileSqlOnError: false,
-    connection: { filename, readOnly } as { filename: string },
+    connection: { filename, readOnly, isServing } as { filename: string },
     useNullAsDefault: true,
     pool: { min: 1, max: 1, idleTimeoutMillis: 2 ** 31 - 1 },
   })
