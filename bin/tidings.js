@@ -6,9 +6,9 @@ const path = require('node:path')
 const NODE_FLOOR = 24
 const args = process.argv.slice(2)
 
-// A server gives memory back by itself (server/heap.ts). V8 must not: with the memory it throws away the code that it has
-// compiled for objects of which none is left, such as attempts, and it would do so in every pause of 8 s. V8 keeps the
-// first value that it reads, so this comes before anything is loaded; 2 ** 31 - 1 ms are for ever.
+// A server gives memory back by itself (server/heap.ts). V8 must not: with the memory it throws away the code that it
+// has compiled for objects of which none is left, such as attempts, and it would do so in every pause of 8 s. V8 keeps
+// the first value that it reads, so this comes before anything is loaded; 2 ** 31 - 1 ms are for ever.
 if (args[0] === 'server') require('node:v8').setFlagsFromString('--gc-memory-reducer-start-delay-ms=2147483647')
 
 if (args.length === 1 && (args[0] === '--version' || args[0] === '-V')) {
