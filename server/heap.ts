@@ -23,8 +23,9 @@ export const compactHeapAtRest = (restMs = 60_000): void => {
   let isCompact = true
   let last = performance.eventLoopUtilization()
   const look = (): void => {
-    const { utilization } = performance.eventLoopUtilization(last)
-    last = performance.eventLoopUtilization()
+    const now = performance.eventLoopUtilization()
+    const { utilization } = performance.eventLoopUtilization(now, last)
+    last = now
     const isAtRest = utilization < REST_UTILIZATION
     if (isAtRest && !isCompact) compactHeap()
     isCompact = isAtRest

@@ -310,7 +310,7 @@ const deliveryConnections = ({ connections }: Config) => ({
   isPacking: true,
 })
 
-/** SQLite has no others. */
+/** For requests; on SQLite, which has one connection, for everything. */
 const apiConnections = ({ connections }: Config) => ({
   poolSize: connections.api,
   silenceMs: SILENCE_MS,

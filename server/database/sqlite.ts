@@ -17,10 +17,10 @@ const LOG_BYTES = 16 * 1024 * 1024
 /** The page cache of the connection that writes. In SQLite's 2 MiB, a large change reads and writes pages again. */
 const CACHE_KIB = 16 * 1024
 /**
- * The log is copied into the file when it has this many pages (of 4 KiB), as many as it is cut to. Most pages of a log
- * are newer versions of the same pages, which are copied once.
+ * The log is copied into the file when it has this many pages (of 4 KiB and a header), a little before it would be cut.
+ * Most pages of a log are newer versions of the same pages, which are copied once.
  */
-const LOG_PAGES = LOG_BYTES / 4096
+const LOG_PAGES = 4_000
 
 /** knex's SQLite dialect on Node's built-in driver. One connection: SQLite is the embedded engine of one process. */
 class NodeSqliteClient extends BetterSqlite3Client {
@@ -29,7 +29,7 @@ class NodeSqliteClient extends BetterSqlite3Client {
   }
 
   override async acquireRawConnection() {
-    const { filename, readOnly, isServing } = this.connectionSettings as unknown as Settings
+    const { filename, readOnly, isServing } = this.connectionSettings as Settings
     // SQLite creates its log and index with the permissions of the file.
     if (!readOnly && filename !== ':memory:' && !existsSync(filename)) closeSync(openSync(filename, 'a', OWNER_ONLY))
     const connection = new DatabaseSync(filename, { timeout: BUSY_MS, readOnly })
@@ -39,8 +39,9 @@ class NodeSqliteClient extends BetterSqlite3Client {
         `PRAGMA journal_size_limit = ${LOG_BYTES}; PRAGMA cache_size = -${CACHE_KIB}; ` +
         `PRAGMA wal_autocheckpoint = ${LOG_PAGES}`,
     )
-    // What a statement of many rows would undo goes to a temporary file beyond 64 KiB: a file for each group of events.
-    // A migration, which changes whole tables, needs the file.
+    // What a statement would undo, or sorts, goes to a temporary file beyond 64 KiB: a file for each group of events.
+    // Statements that serve name their rows, at most some thousands, or count one minute. A migration changes and sorts
+    // whole tables, and needs the file.
     if (isServing) connection.exec('PRAGMA temp_store = MEMORY')
     // From here on `_query` waits by itself. The driver would block the whole process, perhaps with the transaction
     // that it waits for.
