@@ -31,6 +31,42 @@ test('a process gives the memory of a load back when it is at rest, sooner than 
   assert.ok(rested < loaded / 2, `${loaded} MB after the load and ${rested} MB at rest`)
 })
 
+/** Answers requests, and prints how many bytes each has left among the old objects when young ones are collected. */
+const ANSWERING = `
+  import { once } from 'node:events'
+  import { Agent, createServer, get } from 'node:http'
+  import { getHeapSpaceStatistics } from 'node:v8'
+  import Koa from 'koa'
+  import { requestId } from '${new URL('../server/http/request-id.ts', import.meta.url)}'
+  const app = new Koa().use(requestId({ log: { info() {} } })).use(ctx => (ctx.body = "x"))
+  const server = createServer(app.callback()).listen(0, '127.0.0.1')
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+  const ask = () =>
+    new Promise(resolve =>
+      get({ port: server.address().port, host: '127.0.0.1', agent }, answer => answer.resume().once('end', resolve)),
+    )
+  const answer = async count => {
+    for (let n = 1; n <= count; n++) {
+      await ask()
+      if (n % 50 === 0) gc({ type: 'minor' })
+    }
+  }
+  await once(server, 'listening')
+  const oldBytes = () => getHeapSpaceStatistics().find(({ space_name }) => space_name === 'old_space').space_used_size
+  await answer(1000)
+  gc()
+  const before = oldBytes()
+  await answer(1000)
+  console.log(Math.round((oldBytes() - before) / 1000))
+  process.exit()
+`
+
+test('an answered request goes with the young objects, and leaves next to nothing among the old ones', async () => {
+  const args = ['--disable-warning=ExperimentalWarning', '--expose-gc', '--input-type=module', '-e', ANSWERING]
+  const { stdout } = await promisify(execFile)(process.execPath, args)
+  assert.ok(Number(stdout) < 1000, `${stdout.trim()} bytes of each request`)
+})
+
 test('this version of V8 can be told not to give memory back in each pause', async () => {
   const { stdout } = await promisify(execFile)(process.execPath, ['--v8-options'])
   assert.match(stdout, /--gc-memory-reducer-start-delay-ms /)

@@ -72,8 +72,8 @@ export type Dialect = {
   /** As `onDuplicate`, with assignments that give `columns` the values of the INSERT. */
   onDuplicateUpdate(key: string[], columns: string[]): string
 
-  /** The value to bind for a long text with many quotes. */
-  boundText(text: string): string | Buffer
+  /** What to bind for a value that is kept as JSON. */
+  boundJson(value: object): string | { toSqlString(): string }
   /** A text to compare a column with, in a collation that compares byte by byte. */
   collated(value: string): Fragment
   /** Whether a column's text contains another. */
@@ -194,8 +194,8 @@ const mysqlFamily = (collation: string, own: (contains: Contains) => Pick<Dialec
     onDuplicate: () => ' ON DUPLICATE KEY UPDATE ',
     onDuplicateUpdate: (_key, columns) =>
       ` ON DUPLICATE KEY UPDATE ${columns.map(column => `${column} = VALUES(${column})`).join(', ')}`,
-    // Written in hexadecimal, which takes a third less of client and server than to escape each quote and undo it.
-    boundText: text => Buffer.from(text),
+    // JSON has no control characters, and its many double quotes need no escape in a literal.
+    boundJson: value => ({ toSqlString: () => `'${JSON.stringify(value).replace(/['\\]/g, '\\$&')}'` }),
     collated: value => ({ sql: isPlain(value) ? '?' : `? COLLATE ${collation}`, bindings: [value] }),
     contains,
     rowsOf: <Row>(answer: unknown) => (answer as [Row[]])[0],
@@ -340,7 +340,7 @@ const sqlite: Dialect = {
   onDuplicate: sqliteOnDuplicate,
   onDuplicateUpdate: (key, columns) =>
     sqliteOnDuplicate(key) + columns.map(column => `${column} = excluded.${column}`).join(', '),
-  boundText: text => text,
+  boundJson: value => JSON.stringify(value),
   collated: value => ({ sql: '?', bindings: [value] }),
   contains: sqliteContains,
   containsIgnoringCase: (column, part) => lowered(column, part, sqliteContains),

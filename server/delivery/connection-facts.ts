@@ -11,6 +11,9 @@ export type ConnectionFacts = {
   used?: true
 }
 
+/** Milliseconds with one decimal: less than that is noise. */
+export const inTenths = (ms: number): number => Math.round(ms * 10) / 10
+
 const facts = new WeakMap<object, ConnectionFacts>()
 
 /** The facts about a connection that {@link timeConnection} has timed. */
@@ -29,7 +32,7 @@ export const timeConnection = (socket: Socket): void => {
   const lap = (): number => {
     const before = since
     since = performance.now()
-    return since - before
+    return inTenths(since - before)
   }
   socket.prependOnceListener('lookup', () => {
     known.lookupMs = lap()

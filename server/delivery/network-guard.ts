@@ -2,7 +2,7 @@ import { isIP, type LookupFunction, type Socket } from 'node:net'
 import ipaddr from 'ipaddr.js'
 import { buildConnector, errors } from 'undici'
 import { whenArrivedIsRead } from '../arrived.ts'
-import { setFacts, timeConnection } from './connection-facts.ts'
+import { inTenths, setFacts, timeConnection } from './connection-facts.ts'
 import { createLookup, type Lookup } from './names.ts'
 import { tunnel } from './proxy.ts'
 
@@ -224,13 +224,13 @@ class GuardedConnector {
       const openAt = performance.now()
       const known = {
         remoteAddress: address,
-        ...(isIP(hostname) === 0 && { lookupMs: foundAt - beganAt }),
-        connectMs: openAt - foundAt,
+        ...(isIP(hostname) === 0 && { lookupMs: inTenths(foundAt - beganAt) }),
+        connectMs: inTenths(openAt - foundAt),
       }
       setFacts(socket, known)
       if (protocol !== 'https:') return end(null, socket)
       this.#connect({ ...options, httpSocket: socket }, (error, connected) => {
-        if (connected) setFacts(connected, { ...known, tlsMs: performance.now() - openAt })
+        if (connected) setFacts(connected, { ...known, tlsMs: inTenths(performance.now() - openAt) })
         end(error, connected as Socket | null)
       })
     }

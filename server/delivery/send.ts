@@ -5,7 +5,7 @@ import { Agent, type Dispatcher, errors } from 'undici'
 import { codeOf } from '../../shared/errors.ts'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { whenArrivedIsRead } from '../arrived.ts'
-import { factsOf } from './connection-facts.ts'
+import { factsOf, inTenths } from './connection-facts.ts'
 import { type Evidence, keptHeaders, ownHeaders, type Phases } from './evidence.ts'
 import type { Lookup } from './names.ts'
 import { AddressNotAllowedError, createGuardedConnector, type NetworkGuard, type ProxyFor } from './network-guard.ts'
@@ -153,7 +153,7 @@ class Attempt implements Dispatcher.DispatchHandler {
   #kept: Buffer[] = []
   #sentAtMs = 0
   /** What is known of the request since it had a connection. */
-  evidence: Evidence | undefined
+  evidence: (Evidence & { phases: Phases }) | undefined
 
   /** @param given.onResult called once, without a result if `mayBegin` returned false */
   constructor(given: {
@@ -175,14 +175,14 @@ class Attempt implements Dispatcher.DispatchHandler {
 
   onBegun(socket: object): void {
     this.#sentAtMs = performance.now()
-    const connection = factsOf(socket)
-    const { remoteAddress, used, ...phases } = connection ?? {}
-    if (connection !== undefined) connection.used = true
+    const connection = factsOf(socket) ?? {}
+    const { remoteAddress, used, ...phases } = connection
+    connection.used = true
     this.evidence = {
       ...(remoteAddress !== undefined && { remoteAddress }),
       // The connection offers no other in TLS, and the request's first line names it.
       httpVersion: '1.1',
-      phases: used ? {} : inTenths(phases),
+      phases: used ? {} : phases,
     }
   }
 
@@ -194,8 +194,7 @@ class Attempt implements Dispatcher.DispatchHandler {
     // 1XX announces an answer and is not one.
     if (statusCode < 200) return
     if (this.evidence !== undefined) {
-      const firstByteMs = performance.now() - this.#sentAtMs
-      this.evidence.phases = { ...this.evidence.phases, ...inTenths({ firstByteMs }) }
+      this.evidence.phases.firstByteMs = inTenths(performance.now() - this.#sentAtMs)
       this.evidence.responseHeaders = keptHeaders(headers)
     }
     const retryAfter = [headers['retry-after']].flat()[0]
@@ -250,10 +249,6 @@ class Attempt implements Dispatcher.DispatchHandler {
     return new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes, { stream: true })
   }
 }
-
-/** Milliseconds with one decimal: less than that is noise. */
-const inTenths = (phases: Phases): Phases =>
-  Object.fromEntries(Object.entries(phases).map(([name, ms]) => [name, Math.round(ms * 10) / 10]))
 
 type Failure = { reason: FailureReason; detail: string }
 

@@ -193,7 +193,7 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
       outcome.status === 'pending' && outcome.holdWebhookMs !== undefined
         ? endOf({ startedAt, durationMs }) + outcome.holdWebhookMs
         : null,
-      evidence === undefined ? null : dialectOf(trx).boundText(JSON.stringify(evidence)),
+      evidence === undefined ? null : dialectOf(trx).boundJson(evidence),
     ]) as Knex.RawBinding[],
   )
 }

@@ -43,12 +43,12 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     const request = await requestOf(ctx)
     if (!request) return
     const gone = new AbortController()
-    ctx.res.once('close', () => gone.abort())
+    ctx.res.once('close', () => ctx.res.writableFinished || gone.abort())
     // The client may have left during authentication.
     if (ctx.res.closed) gone.abort()
     if (wantsEvents(ctx) && (await subscribe(ctx, request, gone.signal))) return
     const admission = new Admission(ctx, service)
-    const one = { schema, documents, log, request, gone: gone.signal, address: ctx.state.addressOf() }
+    const one = { schema, documents, log, request, gone: gone.signal, address: ctx.state.address }
     const answer = await answerAnywhere(one, admission, service, ctx.state.giveUpAt).catch(async error => {
       await admission.carrying?.end(service.database.knex)
       throw error

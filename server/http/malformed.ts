@@ -2,6 +2,9 @@ import type { Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import { answerError, type RequestState } from './request-id.ts'
 
+/** Whether it names the Host header, in a list in which each name has its value after it. */
+const isHost = (text: string, index: number): boolean => index % 2 === 0 && /^host$/i.test(text)
+
 /** Refuses requests that Node would otherwise refuse without a message or a request id. */
 export const refuseMalformed: Middleware<RequestState> = (ctx, next) => {
   const { host, expect } = ctx.headers
@@ -12,7 +15,7 @@ export const refuseMalformed: Middleware<RequestState> = (ctx, next) => {
     return answerError(ctx, 400, new TidingsError('BAD_USER_INPUT', 'A request in HTTP/1.1 needs a Host header.'))
   }
   // RFC 9112 section 3.2. Node keeps the first of them, a proxy may have gone by another.
-  if ((ctx.req.headersDistinct.host?.length ?? 0) > 1) {
+  if (ctx.req.rawHeaders.filter(isHost).length > 1) {
     return answerError(ctx, 400, new TidingsError('BAD_USER_INPUT', 'A request has one Host header, not several.'))
   }
   if (expect !== undefined && !/^100-continue$/i.test(expect)) {

@@ -47,6 +47,14 @@ describeEachEngine('a database', engine => {
     assert.equal(await nameOf(id!), 'before')
   })
 
+  it('keeps JSON as it is given, whatever its texts contain', async () => {
+    const ascii = Array.from({ length: 128 }, (_, code) => String.fromCharCode(code)).join('')
+    const value = { ascii, quoted: "\\'\\\\'", others: '\u2028 ä 漢 😀 ?? :name', half: '\ud83d', "'; --": [null, 1.5] }
+    const bound = database.dialect.boundJson(value) as Knex.RawBinding
+    const [row] = await rows<{ kept: string }>(database.knex, 'SELECT ? AS kept', [bound])
+    assert.deepEqual(JSON.parse(row!.kept), value)
+  })
+
   if (engine !== 'sqlite') {
     it('is out of reach for those who wait for it when it is closed, and for those who come after', async () => {
       const closing = await connect(fresh.url, { poolSize: 1 })
