@@ -6,7 +6,7 @@ import { codeOf } from '../../shared/errors.ts'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { whenArrivedIsRead } from '../arrived.ts'
 import { factsOf, inTenths } from './connection-facts.ts'
-import { type Evidence, keptHeaders, ownHeaders, type Phases } from './evidence.ts'
+import { type Evidence, keptHeaders, ownHeaders } from './evidence.ts'
 import type { Lookup } from './names.ts'
 import { AddressNotAllowedError, createGuardedConnector, type NetworkGuard, type ProxyFor } from './network-guard.ts'
 import type { AttemptResult } from './outcome.ts'
@@ -153,7 +153,7 @@ class Attempt implements Dispatcher.DispatchHandler {
   #kept: Buffer[] = []
   #sentAtMs = 0
   /** What is known of the request since it had a connection. */
-  evidence: (Evidence & { phases: Phases }) | undefined
+  evidence: Evidence | undefined
 
   /** @param given.onResult called once, without a result if `mayBegin` returned false */
   constructor(given: {
@@ -194,7 +194,8 @@ class Attempt implements Dispatcher.DispatchHandler {
     // 1XX announces an answer and is not one.
     if (statusCode < 200) return
     if (this.evidence !== undefined) {
-      this.evidence.phases.firstByteMs = inTenths(performance.now() - this.#sentAtMs)
+      const firstByteMs = inTenths(performance.now() - this.#sentAtMs)
+      this.evidence.phases = { ...this.evidence.phases, firstByteMs }
       this.evidence.responseHeaders = keptHeaders(headers)
     }
     const retryAfter = [headers['retry-after']].flat()[0]

@@ -117,6 +117,7 @@ describe('what a client is answered', () => {
       [400, 'nonsense\r\n\r\n'],
       [400, 'GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n'],
       [400, 'GET /livez HTTP/1.1\r\nHost: here\r\nHost: there\r\nConnection: close\r\n\r\n'],
+      [400, 'GET /livez HTTP/1.1\r\nHost: here\r\nHOST: there\r\nConnection: close\r\n\r\n'],
       [505, 'GET /livez HTTP/2.0\r\nHost: here\r\nConnection: close\r\n\r\n'],
       [417, 'GET /livez HTTP/1.1\r\nHost: here\r\nExpect: much\r\nConnection: close\r\n\r\n'],
       [431, `GET /livez HTTP/1.1\r\nHost: here\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`],
