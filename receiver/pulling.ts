@@ -93,27 +93,64 @@ const FINAL = new Set(['UNAUTHENTICATED', 'FORBIDDEN', 'NOT_FOUND', 'BAD_USER_IN
 
 /** Takes deliveries until it is stopped, and gives each to `answer`. */
 export const startPulling = (options: PullingOptions): Pulling => {
-  const { ask, webhookId, concurrency, answer, onError, onReached = () => {} } = options
-  const stopping = new AbortController()
-  const never = new AbortController().signal
-  const held = new Map<string, TakenDelivery>()
-  const answers: Made[] = []
+  const puller = new Puller(options)
+  const ended = puller.run()
+  return {
+    ended,
+    async stop() {
+      puller.end()
+      await ended.catch(() => {})
+    },
+  }
+}
+
+class Puller {
+  readonly #options: PullingOptions
+  readonly #stopping = new AbortController()
+  /** Deliveries that were taken and whose answer is not recorded, by delivery and attempt. */
+  readonly #held = new Map<string, TakenDelivery>()
+  /** Answers that no request carries yet. */
+  readonly #answers: Made[] = []
   /** How many deliveries the requests that are under way ask for, and how many answers they carry. */
-  let asked = 0
-  let carried = 0
-  const besides = new Set<Promise<void>>()
-  const blocked: (() => void)[] = []
-  let isSending = false
+  #asked = 0
+  #carried = 0
+  readonly #besides = new Set<Promise<void>>()
+  readonly #blocked: (() => void)[] = []
+  #isSending = false
+
+  constructor(options: PullingOptions) {
+    this.#options = options
+  }
+
+  /** Resolves when it was ended and everything taken is answered; rejects with an error that no retry mends. */
+  async run(): Promise<void> {
+    const extending = setInterval(() => this.#extend(), EXTEND_EVERY_MS)
+    try {
+      await this.#take(false)
+    } finally {
+      this.end()
+      await Promise.all(this.#besides)
+      while (this.#held.size > 0) await this.#changed()
+      clearInterval(extending)
+    }
+  }
+
+  /** Takes nothing more. */
+  end(): void {
+    this.#stopping.abort()
+    this.#onChange()
+  }
 
   /** Repeats a request until it is answered, or refused for good. */
-  const patiently = async (
+  async #patiently(
     document: string,
     variables: object,
     { signal, maxRetryTime = Number.POSITIVE_INFINITY }: { signal?: AbortSignal; maxRetryTime?: number },
-  ): Promise<Answered> => {
+  ): Promise<Answered> {
+    const { ask, onError } = this.#options
     let answered: Answered | undefined
     const asking = async () => {
-      answered = (await ask(document, variables, signal ?? never).catch(asRetried)) as Answered
+      answered = (await ask(document, variables, signal ?? NEVER).catch(asRetried)) as Answered
     }
     const options = {
       ...{ ...PATIENCE, maxRetryTime },
@@ -130,141 +167,138 @@ export const startPulling = (options: PullingOptions): Pulling => {
     return answered!
   }
 
-  const room = (): number => concurrency - (held.size - carried) - asked
+  get #room(): number {
+    return this.#options.concurrency - (this.#held.size - this.#carried) - this.#asked
+  }
 
-  const changed = (): Promise<void> => new Promise(resolve => blocked.push(resolve))
-  const onChange = (): void => {
-    for (const resolve of blocked.splice(0)) resolve()
+  #changed(): Promise<void> {
+    return new Promise(resolve => this.#blocked.push(resolve))
+  }
+
+  #onChange(): void {
+    for (const resolve of this.#blocked.splice(0)) resolve()
   }
 
   /** Takes deliveries until it is stopped; beside another, only while there are some. */
-  const take = async (isBeside: boolean): Promise<void> => {
-    while (!stopping.signal.aborted) {
+  async #take(isBeside: boolean): Promise<void> {
+    while (!this.#stopping.signal.aborted) {
       // Answers that a request carries make room for others.
-      if (room() + answers.length < 1) {
-        await changed()
+      if (this.#room + this.#answers.length < 1) {
+        await this.#changed()
         await sleep(CARRY_MS)
         continue
       }
-      const taken = await more()
-      const made = taken.map(one => handle(one))
+      const taken = await this.#more()
+      const made = taken.map(one => this.#handle(one))
       if (isBeside && taken.length === 0) return
-      if (taken.length > 0 && besides.size < MOST_BESIDE) takeBeside()
+      if (taken.length > 0 && this.#besides.size < MOST_BESIDE) this.#takeBeside()
       if (taken.length > 0) await Promise.race([Promise.all(made), sleep(CARRY_MS)])
     }
   }
 
-  const takeBeside = (): void => {
+  #takeBeside(): void {
     // What is wrong, the first one says.
-    const beside: Promise<void> = take(true)
+    const beside: Promise<void> = this.#take(true)
       .catch(() => {})
-      .finally(() => besides.delete(beside))
-    besides.add(beside)
+      .finally(() => this.#besides.delete(beside))
+    this.#besides.add(beside)
   }
 
-  const more = async (): Promise<TakenDelivery[]> => {
-    const some = answers.splice(0, MOST_AT_ONCE)
-    carried += some.length
-    const limit = Math.min(MOST_AT_ONCE, Math.ceil(concurrency / (1 + MOST_BESIDE)), room())
-    asked += limit
+  async #more(): Promise<TakenDelivery[]> {
+    const some = this.#answers.splice(0, MOST_AT_ONCE)
+    this.#carried += some.length
+    const limit = Math.min(MOST_AT_ONCE, Math.ceil(this.#options.concurrency / (1 + MOST_BESIDE)), this.#room)
+    this.#asked += limit
     try {
-      const answered = await (some.length > 0 ? answerAndTake(some, limit) : takeAlone(limit))
-      if (answered) onReached()
+      const answered = await (some.length > 0 ? this.#answerAndTake(some, limit) : this.#takeAlone(limit))
+      if (answered) this.#options.onReached?.()
       return answered?.taken ?? []
     } finally {
-      asked -= limit
-      carried -= some.length
-      onChange()
+      this.#asked -= limit
+      this.#carried -= some.length
+      this.#onChange()
     }
   }
 
-  const takeAlone = (limit: number): Promise<Answered | undefined> =>
-    patiently(TAKE, { webhookId, limit, waitSeconds: WAIT_SECONDS }, stopping).catch(error => {
-      if (!stopping.signal.aborted) throw error
+  async #takeAlone(limit: number): Promise<Answered | undefined> {
+    const variables = { webhookId: this.#options.webhookId, limit, waitSeconds: WAIT_SECONDS }
+    try {
+      return await this.#patiently(TAKE, variables, this.#stopping)
+    } catch (error) {
+      if (!this.#stopping.signal.aborted) throw error
       return undefined
-    })
+    }
+  }
 
   /** If that fails, the answers are sent by themselves. */
-  const answerAndTake = async (some: Made[], limit: number): Promise<Answered | undefined> => {
+  async #answerAndTake(some: Made[], limit: number): Promise<Answered | undefined> {
+    const { ask, webhookId } = this.#options
     const given = some.map(({ answer }) => answer)
     const variables = { answers: given, webhookId, limit, waitSeconds: CARRYING_WAIT_SECONDS }
-    const signal = AbortSignal.any([stopping.signal, AbortSignal.timeout(CARRYING_TIMEOUT_MS)])
+    const signal = AbortSignal.any([this.#stopping.signal, AbortSignal.timeout(CARRYING_TIMEOUT_MS)])
     try {
       const answered = (await ask(ANSWER_AND_TAKE, variables, signal)) as Answered
-      recorded(some)
+      this.#recorded(some)
       return answered
     } catch {
-      void sendTogether(given).then(() => recorded(some))
+      void this.#sendTogether(given).then(() => this.#recorded(some))
       return undefined
     }
   }
 
   /** Resolves when the answer is there. It is recorded later. */
-  const handle = async (taken: TakenDelivery): Promise<void> => {
+  async #handle(taken: TakenDelivery): Promise<void> {
     const key = `${taken.deliveryId} ${taken.attempt}`
-    held.set(key, taken)
-    const made = await answer(taken)
-    if (!made) return recorded([{ key }])
-    answers.push({ key, answer: { ...idOf(taken), ...withinLimits(made) } })
-    onChange()
-    if (!isSending) void sendAnswers()
+    this.#held.set(key, taken)
+    const made = await this.#options.answer(taken)
+    if (!made) return this.#recorded([{ key }])
+    this.#answers.push({ key, answer: { ...idOf(taken), ...withinLimits(made) } })
+    this.#onChange()
+    if (!this.#isSending) void this.#sendAnswers()
   }
 
-  const recorded = (some: { key: string }[]): void => {
-    for (const { key } of some) held.delete(key)
-    onChange()
+  #recorded(some: { key: string }[]): void {
+    for (const { key } of some) this.#held.delete(key)
+    this.#onChange()
   }
 
   /** Sends the answers that no request for more carries. */
-  const sendAnswers = async (): Promise<void> => {
-    isSending = true
-    while (answers.length > 0) {
+  async #sendAnswers(): Promise<void> {
+    this.#isSending = true
+    while (this.#answers.length > 0) {
       await sleep(GATHER_MS)
-      const some = answers.splice(0, MOST_AT_ONCE)
+      const some = this.#answers.splice(0, MOST_AT_ONCE)
       if (some.length === 0) break
-      await sendTogether(some.map(one => one.answer))
-      recorded(some)
+      await this.#sendTogether(some.map(one => one.answer))
+      this.#recorded(some)
     }
-    isSending = false
+    this.#isSending = false
   }
 
   /** The same answers again are no second ones. */
-  const sendTogether = async (some: object[]): Promise<void> => {
+  async #sendTogether(some: object[]): Promise<void> {
     try {
-      await patiently(ANSWER, { answers: some }, { maxRetryTime: ANSWERED_WITHIN_MS })
+      await this.#patiently(ANSWER, { answers: some }, { maxRetryTime: ANSWERED_WITHIN_MS })
     } catch (error) {
       // One that is refused takes no other with it.
       const isOneBad = codeOf(error) === 'BAD_USER_INPUT' && some.length > 1
-      if (isOneBad) await Promise.all(some.map(one => sendTogether([one])))
-      else onError(error)
+      if (isOneBad) await Promise.all(some.map(one => this.#sendTogether([one])))
+      else this.#options.onError(error)
     }
   }
 
-  const extending = setInterval(() => {
+  #extend(): void {
+    const { ask, onError } = this.#options
     const old = Date.now() + EXTEND_SECONDS * 1000 - EXTEND_EVERY_MS / 2
-    const deliveries = [...held.values()].filter(({ leaseUntil }) => Date.parse(leaseUntil) < old).map(idOf)
+    const deliveries = [...this.#held.values()].filter(({ leaseUntil }) => Date.parse(leaseUntil) < old).map(idOf)
     for (let from = 0; from < deliveries.length; from += MOST_AT_ONCE) {
       const some = deliveries.slice(from, from + MOST_AT_ONCE)
-      ask(EXTEND, { deliveries: some, seconds: EXTEND_SECONDS }, never).catch(onError)
+      ask(EXTEND, { deliveries: some, seconds: EXTEND_SECONDS }, NEVER).catch(onError)
     }
-  }, EXTEND_EVERY_MS)
-
-  const ended = take(false).finally(async () => {
-    stopping.abort()
-    onChange()
-    await Promise.all(besides)
-    while (held.size > 0) await changed()
-    clearInterval(extending)
-  })
-  return {
-    ended,
-    async stop() {
-      stopping.abort()
-      onChange()
-      await ended.catch(() => {})
-    },
   }
 }
+
+const NEVER = new AbortController().signal
 
 type Answered = { taken: TakenDelivery[] }
 

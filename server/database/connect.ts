@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
 import pRetry from 'p-retry'
 import { databaseFile } from '../../shared/database-url.ts'
+import { codeOf } from '../../shared/errors.ts'
 import { type Dialect, dialectOf, dialects, type Fault } from './dialect.ts'
 import { connectMysql } from './mysql.ts'
 import { connectSqlite } from './sqlite.ts'
@@ -122,7 +123,8 @@ const POOL_CLOSED: readonly unknown[] = ['aborted', 'Unable to acquire a connect
  * knex's pool.
  */
 const isUnreached = (error: unknown): boolean => {
-  const { code, name, fatal, message } = error as { code?: unknown; name?: unknown; fatal?: unknown; message?: unknown }
+  const { name, fatal, message } = error as { name?: unknown; fatal?: unknown; message?: unknown }
+  const code = codeOf(error)
   if (fatal === true || POOL_CLOSED.includes(message)) return true
   return name === 'KnexTimeoutError' || (typeof code === 'string' && /^(E[A-Z]+|PROTOCOL_\w+)$/.test(code))
 }

@@ -99,12 +99,8 @@ export const sendOnce = async (message: Message, tools: AttemptTools, mayBegin?:
   if (evidence?.responseHeaders && message.requestSealed !== null) {
     for (const [name, value] of Object.entries(evidence.responseHeaders)) evidence.responseHeaders[name] = hide(value)
   }
-  return {
-    startedAt,
-    durationMs: Math.round(durationMs),
-    result,
-    ...(evidence && { evidence: { ...evidence, keyId } }),
-  }
+  if (evidence) evidence.keyId = keyId
+  return { startedAt, durationMs: Math.round(durationMs), result, ...(evidence && { evidence }) }
 }
 
 const attemptSpan = ({ deliveryId, eventId, webhookId, eventType, url, traceparent }: Message): Span | undefined => {

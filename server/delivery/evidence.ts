@@ -43,9 +43,8 @@ const OF_CONNECTION = new Set(['connection', 'keep-alive', 'transfer-encoding'])
 
 /** The headers of an answer that may be kept: neither cookies nor credentials, in the order of the answer. */
 export const keptHeaders = (headers: Record<string, string | string[] | undefined>): Record<string, string> => {
-  // A header may be called __proto__.
-  const kept: Record<string, string> = Object.create(null)
-  let [count, length] = [0, 0]
+  const kept: [name: string, value: string][] = []
+  let length = 0
   for (const [name, given] of Object.entries(headers)) {
     if (given === undefined || OF_CONNECTION.has(name) || SECRET_NAME.test(name)) continue
     const text = Array.isArray(given) ? given.join(', ') : given
@@ -53,11 +52,11 @@ export const keptHeaders = (headers: Record<string, string | string[] | undefine
     const value = /^(content-)?location$/.test(name) ? withoutSecrets(text) : text
     length += name.length + value.length
     if (length > MOST_LENGTH) break
-    kept[name] = value
-    count += 1
-    if (count === MOST_HEADERS) break
+    kept.push([name, value])
+    if (kept.length === MOST_HEADERS) break
   }
-  return kept
+  // A header may be called __proto__: assigned as a property, it would be lost.
+  return Object.fromEntries(kept)
 }
 
 /** A URL without the parts that may carry a credential. */

@@ -5,8 +5,8 @@ import { Agent, type Dispatcher, errors } from 'undici'
 import { codeOf } from '../../shared/errors.ts'
 import type { FailureReason } from '../../shared/vocabulary.ts'
 import { whenArrivedIsRead } from '../arrived.ts'
-import { factsOf, inTenths } from './connection-facts.ts'
-import { type Evidence, keptHeaders, ownHeaders } from './evidence.ts'
+import { type ConnectionFacts, factsOf, inTenths } from './connection-facts.ts'
+import { type Evidence, keptHeaders, ownHeaders, type Phases } from './evidence.ts'
 import type { Lookup } from './names.ts'
 import { AddressNotAllowedError, createGuardedConnector, type NetworkGuard, type ProxyFor } from './network-guard.ts'
 import type { AttemptResult } from './outcome.ts'
@@ -105,7 +105,7 @@ export const createSender = ({
         const onResult = (result: AttemptResult | undefined): void => {
           clearTimeout(timer)
           if (result === undefined) reject(new NotBegun())
-          else resolve({ ...result, durationMs: performance.now() - startedMs, ...evidenceOf(attempt, headers) })
+          else resolve({ ...result, durationMs: performance.now() - startedMs, ...withEvidence(attempt, headers) })
         }
         const attempt = new Attempt({ mayBegin, onResult, onInside: error => onInside(error, target?.host ?? '') })
         const late = { reason: 'timeout', detail: `No answer within ${attemptTimeoutMs / 1000} s` } as const
@@ -124,8 +124,13 @@ export const createSender = ({
   }
 }
 
-const evidenceOf = ({ evidence }: Attempt, headers: Record<string, string>): { evidence?: Evidence } =>
-  evidence === undefined ? {} : { evidence: { ...evidence, requestHeaders: ownHeaders(headers) } }
+const withEvidence = ({ evidence }: Attempt, headers: Record<string, string>): { evidence?: Evidence } | undefined => {
+  if (evidence === undefined) return undefined
+  evidence.requestHeaders = ownHeaders(headers)
+  return { evidence }
+}
+
+const phasesOf = ({ remoteAddress: _address, used: _used, ...phases }: ConnectionFacts): Phases => phases
 
 /** The attempt whose request undici is about to write, in the same turn. */
 let beginning: Attempt | undefined
@@ -176,14 +181,10 @@ class Attempt implements Dispatcher.DispatchHandler {
   onBegun(socket: object): void {
     this.#sentAtMs = performance.now()
     const connection = factsOf(socket) ?? {}
-    const { remoteAddress, used, ...phases } = connection
+    // The connection offers no other version in TLS, and the request's first line names it.
+    this.evidence = { httpVersion: '1.1', phases: connection.used ? {} : phasesOf(connection) }
+    if (connection.remoteAddress !== undefined) this.evidence.remoteAddress = connection.remoteAddress
     connection.used = true
-    this.evidence = {
-      ...(remoteAddress !== undefined && { remoteAddress }),
-      // The connection offers no other in TLS, and the request's first line names it.
-      httpVersion: '1.1',
-      phases: used ? {} : phases,
-    }
   }
 
   onResponseStart(
@@ -191,11 +192,10 @@ class Attempt implements Dispatcher.DispatchHandler {
     statusCode: number,
     headers: Record<string, string | string[] | undefined>,
   ): void {
-    // 1XX announces an answer and is not one.
-    if (statusCode < 200) return
-    if (this.evidence !== undefined) {
-      const firstByteMs = inTenths(performance.now() - this.#sentAtMs)
-      this.evidence.phases = { ...this.evidence.phases, firstByteMs }
+    // 1XX announces an answer and is not one. The evidence of an attempt that has ended is no longer its own.
+    if (statusCode < 200 || this.#finished) return
+    if (this.evidence?.phases) {
+      this.evidence.phases.firstByteMs = inTenths(performance.now() - this.#sentAtMs)
       this.evidence.responseHeaders = keptHeaders(headers)
     }
     const retryAfter = [headers['retry-after']].flat()[0]
