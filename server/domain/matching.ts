@@ -106,25 +106,30 @@ const COLUMNS =
   'w.id, w.epoch, w.url, w.request_sealed, w.access_token_id, w.held_until, w.status, w.updated_at, w.ordering, ' +
   'w.ordered_since, w.transport'
 
-/** A webhook, and the project of whose events it wants (an empty text for events of no project). */
-export type Wanting = SendableWebhook & {
+/** The columns of a webhook that is locked before the others are read. */
+const COLUMNS_BEFORE = 'w.id, w.updated_at, w.ordering'
+
+type Locked = SendableWebhook & {
   status: WebhookStatus
   /** The time of its last change, which increases with each. */
   updated_at: number
-  project_id: string
 }
 
-type Subjects = { from: string; event: EventSql; seen: string; values: Record<string, string[]> }
+/** A webhook, and the project of whose events it wants (an empty text for events of no project). */
+export type Wanting = Pick<Locked, 'id' | 'updated_at' | 'ordering'> & { project_id: string }
+
+type Subjects = { from: string; among: string; event: EventSql; seen: string; values: Record<string, string[]> }
 
 /**
- * What new events are of, as `p`: one row a project, or one row for all organisations together; and whether the limited
- * token `t` sees it.
+ * What new events are of, as `p`: one row a project (those `among` them), or one row for all organisations together;
+ * and whether the limited token `t` sees it.
  */
 const subjectsOf = (events: NewEvents): Subjects => {
   const type = ':type'
   if ('projectIds' in events) {
     return {
-      from: '(SELECT id, organisation_id FROM projects WHERE id IN (:projectIds)) p',
+      from: 'projects p',
+      among: 'p.id IN (:projectIds)',
       event: { type, projectId: 'p.id', isOf: column => `${column} = p.organisation_id` },
       // Not EXISTS, which MariaDB cannot resolve when the statement is executed again.
       seen: seesOrganisation('t.id', 'p.organisation_id'),
@@ -132,12 +137,13 @@ const subjectsOf = (events: NewEvents): Subjects => {
     }
   }
   const { organisationIds } = events
-  const [among, ids] = organisationIds === 'all' ? ['IS NOT NULL', []] : ['IN (:organisationIds)', organisationIds]
+  const [theirs, ids] = organisationIds === 'all' ? ['IS NOT NULL', []] : ['IN (:organisationIds)', organisationIds]
   return {
     from: "(SELECT '' AS id, '' AS organisation_id) p",
-    event: { type, isOf: column => `${column} ${among}` },
+    among: '1 = 1',
+    event: { type, isOf: column => `${column} ${theirs}` },
     seen: `EXISTS (SELECT 1 FROM access_token_organisations s
-      WHERE s.access_token_id = t.id AND s.organisation_id ${among})`,
+      WHERE s.access_token_id = t.id AND s.organisation_id ${theirs})`,
     values: { organisationIds: ids },
   }
 }
@@ -148,14 +154,15 @@ type Statement = { sql: string; bindings: (string | number)[] }
  * Selects the webhooks that want new events, active or not. The webhooks are found by the choices they made: with the
  * choices as conditions, as for an event that is written, each event would read every webhook.
  */
-const matching = (events: NewEvents): Statement => {
-  const { from, event, seen, values } = subjectsOf(events)
+const matching = (events: NewEvents, columns: string): Statement => {
+  const { from, among, event, seen, values } = subjectsOf(events)
   const choices = choicesOf(event).map(
     ({ table, webhook, covers }) =>
-      `SELECT p.id, p.organisation_id, n.${webhook} AS webhook_id FROM ${from} JOIN ${table} n ON ${covers}`,
+      `SELECT p.id, p.organisation_id, n.${webhook} AS webhook_id FROM ${from} JOIN ${table} n ON ${covers}
+       WHERE ${among}`,
   )
   return named(
-    `SELECT p.id AS project_id, ${COLUMNS} FROM (${choices.join(' UNION ')}) p
+    `SELECT p.id AS project_id, ${columns} FROM (${choices.join(' UNION ')}) p
      JOIN webhooks w ON w.id = p.webhook_id
      JOIN access_tokens t ON t.id = w.access_token_id
      WHERE ${CONDITIONS.existing} AND (w.all_events = 1 OR ${asksForType(event)})
@@ -166,7 +173,7 @@ const matching = (events: NewEvents): Statement => {
 
 /** The webhooks that want new events, active or not, not locked: all of them, or the first `limit`. */
 export const findWanting = (trx: Knex.Transaction, events: NewEvents, limit?: number): Promise<Wanting[]> => {
-  const { sql, bindings } = matching(events)
+  const { sql, bindings } = matching(events, locks(trx) ? COLUMNS_BEFORE : COLUMNS)
   if (limit !== undefined) return rows(trx, `${sql} LIMIT ?`, [...bindings, limit])
   return rows(trx, sql, bindings, { isPrepared: 'projectIds' in events && events.projectIds.length === 1 })
 }
@@ -203,14 +210,14 @@ export const lockWanting = async (
   return byProject
 }
 
-type Locked = SendableWebhook & Pick<Wanting, 'status' | 'updated_at'>
+/** Without row locks, nobody else changes webhooks while a transaction lasts: they are read once, whole. */
+const locks = (trx: Knex.Transaction): boolean => dialectOf(trx).forShare !== ''
 
 /** Locks webhooks by id alone, after they were matched: in another order, rows that do not match would be locked. */
 const lockWebhooks = async (trx: Knex.Transaction, found: Wanting[], waits: boolean): Promise<Map<string, Locked>> => {
   const { forShare, forShareSkipLocked, useIndex } = dialectOf(trx)
   const ids = [...new Set(found.map(({ id }) => id))].toSorted()
-  // Without row locks, nobody else changes them while this transaction lasts.
-  if (forShare === '' || ids.length === 0) return new Map(found.map(row => [row.id, row]))
+  if (!locks(trx)) return new Map((found as (Wanting & Locked)[]).map(row => [row.id, row]))
   const locked: Locked[] = []
   for (let from = 0; from < ids.length; from += WEBHOOKS_A_STATEMENT) {
     const part = ids.slice(from, from + WEBHOOKS_A_STATEMENT)
