@@ -192,8 +192,8 @@ class Attempt implements Dispatcher.DispatchHandler {
     statusCode: number,
     headers: Record<string, string | string[] | undefined>,
   ): void {
-    // 1XX announces an answer and is not one. The evidence of an attempt that has ended is no longer its own.
-    if (statusCode < 200 || this.#finished) return
+    // 1XX announces an answer and is not one.
+    if (statusCode < 200) return
     if (this.evidence?.phases) {
       this.evidence.phases.firstByteMs = inTenths(performance.now() - this.#sentAtMs)
       this.evidence.responseHeaders = keptHeaders(headers)
