@@ -107,6 +107,7 @@ export const startPulling = (options: PullingOptions): Pulling => {
 class Puller {
   readonly #options: PullingOptions
   readonly #stopping = new AbortController()
+  readonly #never = new AbortController().signal
   /** Deliveries that were taken and whose answer is not recorded, by delivery and attempt. */
   readonly #held = new Map<string, TakenDelivery>()
   /** Answers that no request carries yet. */
@@ -150,7 +151,7 @@ class Puller {
     const { ask, onError } = this.#options
     let answered: Answered | undefined
     const asking = async () => {
-      answered = (await ask(document, variables, signal ?? NEVER).catch(asRetried)) as Answered
+      answered = (await ask(document, variables, signal ?? this.#never).catch(asRetried)) as Answered
     }
     const options = {
       ...{ ...PATIENCE, maxRetryTime },
@@ -293,12 +294,10 @@ class Puller {
     const deliveries = [...this.#held.values()].filter(({ leaseUntil }) => Date.parse(leaseUntil) < old).map(idOf)
     for (let from = 0; from < deliveries.length; from += MOST_AT_ONCE) {
       const some = deliveries.slice(from, from + MOST_AT_ONCE)
-      ask(EXTEND, { deliveries: some, seconds: EXTEND_SECONDS }, NEVER).catch(onError)
+      ask(EXTEND, { deliveries: some, seconds: EXTEND_SECONDS }, this.#never).catch(onError)
     }
   }
 }
-
-const NEVER = new AbortController().signal
 
 type Answered = { taken: TakenDelivery[] }
 
