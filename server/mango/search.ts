@@ -172,7 +172,8 @@ export class Search {
     }
     const summed = await this.#summed()
     const parts = summed?.rest ?? (this.#parts && this.#fit(this.#parts, [this.#plan]) ? this.#parts : [this.#visible])
-    const found = parts.length === 0 ? [] : await this.#select(allOf(parts.map(part => fragmentOf(counted(part)))))
+    const found =
+      parts.length === 0 ? [] : await this.#select(this.#union(parts.map(part => fragmentOf(counted(part)))))
     const groups = new Map<string, Group>()
     const add = (raw: Json[], count: number): void => {
       const values = this.#keys.map(({ bucket }, index) => {
@@ -419,12 +420,22 @@ export class Search {
     const order = this.#keys
       .map(({ column, direction }) => `${column!.property}${direction === 'desc' ? ' DESC' : ''}`)
       .join(', ')
-    const { sql, bindings } = union(firsts, this.#alternatives.length > 0 ? 'UNION' : 'UNION ALL')
+    const { sql, bindings } = this.#union(firsts, this.#alternatives.length > 0 ? 'UNION' : 'UNION ALL')
     const ids = `SELECT id FROM (${sql}) pieces ORDER BY ${order} LIMIT ${count} OFFSET ${skip}`
     return {
       sql: `SELECT ${table}.* FROM (${ids}) first
         JOIN ${table} ON ${table}.id = first.id ORDER BY ${orderBy(this.#keys)}`,
       bindings,
+    }
+  }
+
+  /** The rows of all SELECTs. */
+  #union(selects: Fragment[], word: 'UNION' | 'UNION ALL' = 'UNION ALL'): Fragment {
+    if (selects.length === 1) return selects[0]!
+    const { member } = dialectOf(this.#db)
+    return {
+      sql: selects.map(({ sql }) => member(sql)).join(` ${word} `),
+      bindings: selects.flatMap(({ bindings }) => bindings),
     }
   }
 
@@ -652,14 +663,6 @@ const fragmentOf = (builder: Knex.QueryBuilder): Fragment => {
   const { sql, bindings } = builder.toSQL()
   return { sql, bindings: bindings as Fragment['bindings'] }
 }
-
-/** The rows of all SELECTs. */
-const allOf = (selects: Fragment[]): Fragment => (selects.length === 1 ? selects[0]! : union(selects, 'UNION ALL'))
-
-const union = (selects: Fragment[], word: 'UNION' | 'UNION ALL'): Fragment => ({
-  sql: selects.map(({ sql }, index) => `SELECT * FROM (${sql}) p${index}`).join(` ${word} `),
-  bindings: selects.flatMap(({ bindings }) => bindings),
-})
 
 const tooManyGroups = (): MangoError => {
   const tooMany = `There are more than ${MAX_ROWS.toLocaleString('en')} keys to count by.`
