@@ -132,6 +132,24 @@ describeEachEngine('counts of hours that are over', engine => {
     }
   })
 
+  it('cost few statements for an hour with few deliveries', async () => {
+    const hourAt = Math.floor(NOW / HOUR_MS) * HOUR_MS - DAY_MS
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    const made = [0, 59_999, 20 * 60_000, HOUR_MS - 1, HOUR_MS].map(ms => ({
+      ...{ id: newId(hourAt + ms), event_id: randomUUID(), webhook_id: webhookId, event_type: 'ping' },
+      ...{ status: 'delivered', created_at: hourAt + ms },
+    }))
+    await insertMany(fixture.database.knex, 'deliveries', made)
+    let statements = 0
+    const count = () => statements++
+    fixture.database.knex.on('query', count)
+    await countHour(fixture.database, hourAt)
+    fixture.database.knex.removeListener('query', count)
+    const ofWebhook = { webhook_id: webhookId, hour_at: hourAt }
+    assert.equal((await fixture.database.knex('delivery_hours').where(ofWebhook).first()).number, 4)
+    assert.ok(statements > 5 && statements < 20, `${statements} statements`)
+  })
+
   it('are not of what came after them: the last two hours, and hours that have changed', async () => {
     await fill()
     await countAll()
