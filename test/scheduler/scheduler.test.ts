@@ -12,6 +12,8 @@ import { addProject as addProjectMadeAt } from '../support/server.ts'
 import { addWebhook } from '../support/webhooks.ts'
 
 const DAY_MS = 24 * 3600 * 1000
+/** Few: of every hour of them the deliveries are counted. */
+const RETENTION_DAYS = 2
 const at = (iso: string) => Date.parse(iso)
 
 const TABLES = [
@@ -47,7 +49,7 @@ describeEachEngine('the scheduler', engine => {
     clock,
     log: createLog('silent'),
     reportDueDays: 30,
-    retentionDays: 30,
+    retentionDays: RETENTION_DAYS,
     onEvents: () => {},
   })
   const token = (change: Partial<NewAccessToken> = {}) =>
@@ -277,7 +279,7 @@ describeEachEngine('the scheduler', engine => {
     }
     for (let n = 0; n < 3; n++) await insert('delivered', old)
     const owed = await insert('pending', old)
-    clock.set(old + 30 * DAY_MS)
+    clock.set(old + RETENTION_DAYS * DAY_MS)
     const young = await insert('delivered', old + 1)
     await runSchedule(tools())
     assert.equal((await given.database.knex('events')).length, 5, 'on the last day they are still there')
