@@ -31,7 +31,7 @@ export interface Progress {
   waitingFor: string
   /** Aborts once the request was answered because time was up. */
   signal: AbortSignal
-  told: Reports
+  reports: Reports
 }
 
 /** Callbacks to the receiver's owner. If one throws or rejects, the error is logged and goes no further. */

@@ -40,13 +40,13 @@ export const handleOnce = ({ replayStore, dedupe, replays, onError: _, now }: Ch
     request: DeliveryRequest,
     progress: Progress,
   ): Promise<void> => {
-    const { told, signal } = progress
+    const { reports, signal } = progress
     /** Writes the result to the store. The answer stays the same whether or not the store could take it. */
     const settle = async (change: () => boolean | Promise<boolean>): Promise<void> => {
       try {
         if ((await change()) === false) throw new Error('The claim had lapsed, and somebody else has the event by now.')
       } catch (error) {
-        told.failed(error)
+        reports.failed(error)
       }
     }
 
@@ -68,7 +68,7 @@ export const handleOnce = ({ replayStore, dedupe, replays, onError: _, now }: Ch
     try {
       if (event.eventType !== 'ping') {
         const waitUntil = (promise: Promise<unknown>) => {
-          const guarded = Promise.resolve(promise).catch(told.failed)
+          const guarded = Promise.resolve(promise).catch(reports.failed)
           request.waitUntil?.(guarded)
         }
         await handler(event, { request: request.request as never, signal, attempt, token, waitUntil })
@@ -80,7 +80,7 @@ export const handleOnce = ({ replayStore, dedupe, replays, onError: _, now }: Ch
     progress.waitingFor = 'The replay store'
     await settle(() => replayStore.record(key, owner, receiptOf(token), HANDLED_SECONDS))
     attempts.forget(key)
-    if (isHandled(event)) told.handled({ event, attempt, durationMs: now() - startedAtMs, isLate: signal.aborted })
+    if (isHandled(event)) reports.handled({ event, attempt, durationMs: now() - startedAtMs, isLate: signal.aborted })
   }
 }
 

@@ -58,7 +58,7 @@ export const pullDeliveries = ({
   return startPulling({ ask: askServer(base, credential), webhookId, concurrency, answer, onError: onPullError })
 }
 
-/** Less than the 15 minutes for which a delivery can be held. */
+/** Less than the 15 minutes for which a lease can be extended. */
 const HANDLER_TIMEOUT_MS = 14 * 60_000
 /** Longer than the server waits for a delivery. */
 const TIMEOUT_MS = 45_000

@@ -70,7 +70,7 @@ const CARRYING_TIMEOUT_MS = 15_000
 const MOST_AT_ONCE = 100
 /** While deliveries come, so many more requests wait: one is there whenever something is committed. */
 const MOST_BESIDE = 7
-/** A request for more is held back for so long, so that it carries the answers of handlers that are quick. */
+/** A request for more waits for so long, so that it carries the answers of handlers that are quick. */
 const CARRY_MS = 5
 /** Other answers that end within this time are sent together. */
 const GATHER_MS = 25
@@ -109,7 +109,7 @@ class Puller {
   readonly #stopping = new AbortController()
   readonly #never = new AbortController().signal
   /** Deliveries that were taken and whose answer is not recorded, by delivery and attempt. */
-  readonly #held = new Map<string, TakenDelivery>()
+  readonly #leased = new Map<string, TakenDelivery>()
   /** Answers that no request carries yet. */
   readonly #answers: Made[] = []
   /** How many deliveries the requests that are under way ask for, and how many answers they carry. */
@@ -131,7 +131,7 @@ class Puller {
     } finally {
       this.end()
       await Promise.all(this.#besides)
-      while (this.#held.size > 0) await this.#changed()
+      while (this.#leased.size > 0) await this.#changed()
       clearInterval(extending)
     }
   }
@@ -169,7 +169,7 @@ class Puller {
   }
 
   get #room(): number {
-    return this.#options.concurrency - (this.#held.size - this.#carried) - this.#asked
+    return this.#options.concurrency - (this.#leased.size - this.#carried) - this.#asked
   }
 
   #changed(): Promise<void> {
@@ -250,7 +250,7 @@ class Puller {
   /** Resolves when the answer is there. It is recorded later. */
   async #handle(taken: TakenDelivery): Promise<void> {
     const key = `${taken.deliveryId} ${taken.attempt}`
-    this.#held.set(key, taken)
+    this.#leased.set(key, taken)
     const made = await this.#options.answer(taken)
     if (!made) return this.#recorded([{ key }])
     this.#answers.push({ key, answer: { ...idOf(taken), ...withinLimits(made) } })
@@ -259,7 +259,7 @@ class Puller {
   }
 
   #recorded(some: { key: string }[]): void {
-    for (const { key } of some) this.#held.delete(key)
+    for (const { key } of some) this.#leased.delete(key)
     this.#onChange()
   }
 
@@ -291,7 +291,7 @@ class Puller {
   #extend(): void {
     const { ask, onError } = this.#options
     const old = Date.now() + EXTEND_SECONDS * 1000 - EXTEND_EVERY_MS / 2
-    const deliveries = [...this.#held.values()].filter(({ leaseUntil }) => Date.parse(leaseUntil) < old).map(idOf)
+    const deliveries = [...this.#leased.values()].filter(({ leaseUntil }) => Date.parse(leaseUntil) < old).map(idOf)
     for (let from = 0; from < deliveries.length; from += MOST_AT_ONCE) {
       const some = deliveries.slice(from, from + MOST_AT_ONCE)
       ask(EXTEND, { deliveries: some, seconds: EXTEND_SECONDS }, this.#never).catch(onError)
@@ -301,7 +301,7 @@ class Puller {
 
 type Answered = { taken: TakenDelivery[] }
 
-/** The answer to a delivery that is held. */
+/** The answer to a delivery that is leased. */
 type Made = { key: string; answer: object }
 
 const sleep = (ms: number): Promise<void> => new Promise(resolve => setTimeout(resolve, ms))

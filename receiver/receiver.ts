@@ -86,19 +86,19 @@ const receiving = (options: CheckedOptions) => {
   const { handlerTimeoutMs } = options
 
   return async (given: DeliveryRequest, handler: Handler<never>): Promise<Answer> => {
-    const told = report()
-    const request = { ...given, waitUntil: withoutThrowing(given.waitUntil, told) }
+    const reports = report()
+    const request = { ...given, waitUntil: withoutThrowing(given.waitUntil, reports) }
     const ending = new AbortController()
-    const progress: Progress = { waitingFor: THE_BODY, signal: ending.signal, told }
+    const progress: Progress = { waitingFor: THE_BODY, signal: ending.signal, reports }
     const work = async () => {
       const verified = await verify({ ...request, body: track(progress, request.body) })
-      told.eventId = verified.event.eventId
+      reports.eventId = verified.event.eventId
       await handle(verified, handler, request, progress)
     }
     let timer: ReturnType<typeof setTimeout> | undefined
     const tooLate = new Promise<never>((_resolve, reject) => {
       timer = setTimeout(() => {
-        const { eventId } = told
+        const { eventId } = reports
         const code = progress.waitingFor === THE_BODY ? 'body_incomplete' : 'timeout'
         const message = `${progress.waitingFor} took longer than ${handlerTimeoutMs} ms.`
         const fault = new Fault(code, message, eventId === undefined ? {} : { details: { eventId } })
@@ -109,14 +109,14 @@ const receiving = (options: CheckedOptions) => {
     const working = work()
     try {
       await Promise.race([working, tooLate])
-      noteLate(request, told)
+      noteLate(request, reports)
       return { status: 200, headers: {}, body: '' }
     } catch (error) {
       const fault =
         error instanceof Fault ? error : new Fault('handler_failed', 'The receiver failed.', { cause: error })
-      if (ending.signal.aborted) outlive(working, request, told)
-      told.refused(fault)
-      noteLate(request, told)
+      if (ending.signal.aborted) outlive(working, request, reports)
+      reports.refused(fault)
+      noteLate(request, reports)
       return fault.answer
     } finally {
       clearTimeout(timer)
@@ -135,25 +135,25 @@ const track =
   }
 
 /** Makes the platform wait for work that continues after the answer. */
-const outlive = (working: Promise<void>, { waitUntil }: DeliveryRequest, told: Reports): void => {
-  const ended = working.catch(error => told.failed(error instanceof Fault ? (error.cause ?? error) : error))
+const outlive = (working: Promise<void>, { waitUntil }: DeliveryRequest, reports: Reports): void => {
+  const ended = working.catch(error => reports.failed(error instanceof Fault ? (error.cause ?? error) : error))
   waitUntil?.(ended)
 }
 
 /** Reports a platform that will not wait; the answer stays the same. */
 const withoutThrowing =
-  (waitUntil: DeliveryRequest['waitUntil'], told: Reports): ((promise: Promise<unknown>) => void) =>
+  (waitUntil: DeliveryRequest['waitUntil'], reports: Reports): ((promise: Promise<unknown>) => void) =>
   promise => {
     try {
       waitUntil?.(promise)
     } catch (error) {
-      told.failed(error)
+      reports.failed(error)
     }
   }
 
-const noteLate = ({ isAnswered }: DeliveryRequest, told: Reports): void => {
-  if (told.eventId === undefined || isAnswered?.() !== true) return
-  told.failed(new Error('The answer came too late: the request had been answered, or its sender had hung up.'))
+const noteLate = ({ isAnswered }: DeliveryRequest, reports: Reports): void => {
+  if (reports.eventId === undefined || isAnswered?.() !== true) return
+  reports.failed(new Error('The answer came too late: the request had been answered, or its sender had hung up.'))
 }
 
 /** The least time between two reports of one fault of requests without a verified signature: strangers send those. */
@@ -168,21 +168,21 @@ const reports = ({ onError, onRefused, onHandled }: CheckedOptions) => {
     return false
   }
   return (): Reports => {
-    const told: Reports = {
+    const reports: Reports = {
       eventId: undefined,
       failed: error =>
-        void guarded(() => onError(error, told.eventId === undefined ? {} : { eventId: told.eventId }), log),
+        void guarded(() => onError(error, reports.eventId === undefined ? {} : { eventId: reports.eventId }), log),
       refused({ code, status, message, details, cause }) {
-        const eventId = details.eventId ?? told.eventId
+        const eventId = details.eventId ?? reports.eventId
         const refusal = { ...details, code, status, message, ...(eventId !== undefined && { eventId }) }
-        void guarded(() => onRefused(refusal), told.failed)
+        void guarded(() => onRefused(refusal), reports.failed)
         const isOwn = status >= 500 && code !== 'in_progress' && code !== 'body_incomplete'
         if (!isOwn || (eventId === undefined && isToldAlready(code))) return
-        told.failed(cause ?? new Fault(code, message, { details }))
+        reports.failed(cause ?? new Fault(code, message, { details }))
       },
-      handled: handled => void guarded(() => onHandled(handled), told.failed),
+      handled: handled => void guarded(() => onHandled(handled), reports.failed),
     }
-    return told
+    return reports
   }
 }
 

@@ -44,20 +44,20 @@ export type CheckName =
  * One check of a token. `expected` and `found` are safe to print, whatever the token contains. `skipped` means that the
  * check could not be made, because an input was not given or an earlier check failed (`advice` says which).
  */
-export type Check = { name: CheckName; status: Status } & Told
+export type Check = { name: CheckName; status: Status } & Details
 
 type Status = 'passed' | 'failed' | 'skipped'
-type Told = { expected?: string; found?: string; advice?: string }
+type Details = { expected?: string; found?: string; advice?: string }
 
 /** A check that was made. Its words cost more than the check itself, and are made only when they are asked for. */
-export type Outcome = { name: CheckName; status: Status; told?: () => Told }
+export type Outcome = { name: CheckName; status: Status; details?: () => Details }
 
-export const explained = ({ name, status, told }: Outcome): Check => ({ name, status, ...told?.() })
+export const explained = ({ name, status, details }: Outcome): Check => ({ name, status, ...details?.() })
 
 export const checkFormat = (fault: FormatFault | undefined): Outcome =>
   fault === undefined
     ? { name: 'format', status: 'passed' }
-    : { name: 'format', status: 'failed', told: () => ({ ...fault }) }
+    : { name: 'format', status: 'failed', details: () => ({ ...fault }) }
 
 export const checkAlgorithm = (header: Content): Outcome => {
   if (header === undefined) return unread('algorithm', 'header')
@@ -66,7 +66,7 @@ export const checkAlgorithm = (header: Content): Outcome => {
   return {
     name: 'algorithm',
     status: isEdDsa ? 'passed' : 'failed',
-    told: () => ({
+    details: () => ({
       expected: 'EdDSA',
       found: isEdDsa ? 'EdDSA' : show(alg),
       ...(!isEdDsa && { advice: 'Reject it: a token that chooses its own algorithm is a known attack.' }),
@@ -84,14 +84,14 @@ export const findKey = (header: Content, keys: readonly Jwk[]): { key?: Jwk; out
     const outcome = {
       name: 'key',
       status: 'passed',
-      told: () => ({ expected: listed(keys), found: show(kid) }),
+      details: () => ({ expected: listed(keys), found: show(kid) }),
     } as const
     return { key, outcome }
   }
-  return { outcome: { name: 'key', status: 'failed', told: () => tellNoKey(kid, key, keys) } }
+  return { outcome: { name: 'key', status: 'failed', details: () => noKey(kid, key, keys) } }
 }
 
-const tellNoKey = (kid: unknown, key: Jwk | undefined, keys: readonly Jwk[]): Told => {
+const noKey = (kid: unknown, key: Jwk | undefined, keys: readonly Jwk[]): Details => {
   if (key !== undefined) {
     const found = `${show(key.kty)} ${show(key.crv)}`
     return { expected: 'an Ed25519 key', found, advice: 'Delivery tokens are signed with Ed25519: reject it.' }
@@ -117,7 +117,7 @@ export const checkSignature = (
   const blocking = before.find(check => check.status === 'failed')
   if (blocking !== undefined || key === undefined) {
     const advice = `Not checked: ${blocking?.name ?? 'key'} comes first.`
-    return { name: 'signature', status: 'skipped', told: () => ({ advice }) }
+    return { name: 'signature', status: 'skipped', details: () => ({ advice }) }
   }
   const dot = token.lastIndexOf('.')
   const part = token.slice(dot + 1)
@@ -142,10 +142,10 @@ export const checkSignature = (
   }
 }
 
-const signatureBy = (key: Jwk, failure: Told | undefined): Outcome => ({
+const signatureBy = (key: Jwk, failure: Details | undefined): Outcome => ({
   name: 'signature',
   status: failure === undefined ? 'passed' : 'failed',
-  told: () => ({ expected: `a signature by key ${show(key.kid)}`, ...failure }),
+  details: () => ({ expected: `a signature by key ${show(key.kid)}`, ...failure }),
 })
 
 const NO_MATCH = {
@@ -172,7 +172,7 @@ export const checkEqual = (
     return {
       name,
       status: 'skipped',
-      told: () => ({ found: show(value), advice: `Give the ${name} that you expect.` }),
+      details: () => ({ found: show(value), advice: `Give the ${name} that you expect.` }),
     }
   }
   const allowed = typeof given === 'string' ? [given] : given
@@ -180,7 +180,7 @@ export const checkEqual = (
   return {
     name,
     status: isAllowed ? 'passed' : 'failed',
-    told: () => ({
+    details: () => ({
       expected: oneOf(allowed),
       found: show(value),
       ...(!isAllowed && { advice: adviceOfAddress(name, allowed, value) }),
@@ -296,10 +296,10 @@ export const checkWebhook = (body: Body | undefined, own: readonly string[] | un
   if (body === undefined) {
     return skipped(name, () => ({ expected: oneOf(own), advice: 'Give the body, for its webhookId.' }))
   }
-  const told = () => ({ expected: oneOf(own), found: show(webhookId) })
-  if (own.some(it => it === webhookId)) return passed(name, told)
+  const details = () => ({ expected: oneOf(own), found: show(webhookId) })
+  if (own.some(it => it === webhookId)) return passed(name, details)
   const advice = 'Somebody else’s webhook leads to this endpoint, or one that you have not named: reject it.'
-  return failed(name, () => ({ ...told(), advice }))
+  return failed(name, () => ({ ...details(), advice }))
 }
 
 export const checkReplay = (claims: Content, seen: ((jti: string) => boolean) | undefined): Outcome => {
@@ -338,9 +338,9 @@ export const checkIssuedAt = (claims: Content, nowSeconds: number): Outcome => {
   return passed(name, () => ({ expected: expected(), found: showTime(iat) }))
 }
 
-const passed = (name: CheckName, told: () => Told): Outcome => ({ name, status: 'passed', told })
-const failed = (name: CheckName, told: () => Told): Outcome => ({ name, status: 'failed', told })
-const skipped = (name: CheckName, told: () => Told): Outcome => ({ name, status: 'skipped', told })
+const passed = (name: CheckName, details: () => Details): Outcome => ({ name, status: 'passed', details })
+const failed = (name: CheckName, details: () => Details): Outcome => ({ name, status: 'failed', details })
+const skipped = (name: CheckName, details: () => Details): Outcome => ({ name, status: 'skipped', details })
 
 const unread = (name: CheckName, part: string): Outcome =>
   skipped(name, () => ({ advice: `The token’s ${part} can’t be read.` }))

@@ -47,7 +47,7 @@ export const watchCommand = () =>
       const session = new Session(command)
       const { output } = session
       const statuses = knownStatuses(options.status)
-      // A change is told by its status, which the selector would have to meet at the time of the look.
+      // A change is known by its status, which the selector would have to meet at the time of the look.
       const { status: _, ...filters } = options
       const conditions = await deliveryConditions(session, filters)
       const selector = allOf([...conditions, ...(options.selector ? [parseSelector(options.selector)] : [])]) ?? {}

@@ -120,8 +120,8 @@ const showCommand = () =>
         )
       }
       const heldBy = session.output.forPeople ? await findHolder(session, delivery) : undefined
-      const told = { ...delivery, heldBy }
-      session.output.one(delivery, colours => describeDelivery(told, session.output.nowMs, colours, { full }))
+      const shown = { ...delivery, heldBy }
+      session.output.one(delivery, colours => describeDelivery(shown, session.output.nowMs, colours, { full }))
     })
 
 /** How many pending deliveries of a webhook, oldest first, are searched for the one whose 429 holds the others. */

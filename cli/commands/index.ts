@@ -30,7 +30,7 @@ export const entries: Entry[] = [
   },
   {
     name: 'events',
-    summary: 'list events, and show who was told of one',
+    summary: 'list events, and show who received one',
     group: webhooks,
     load: async () => (await import('./events.ts')).eventsCommand(),
   },

@@ -134,7 +134,7 @@ class Listening {
     return this.#options.once ? 1 : this.#options.count
   }
 
-  /** Listens until it is told to end, or has received what was wanted. */
+  /** Listens until it is asked to end, or has received what was wanted. */
   async run(): Promise<void> {
     const { output } = this.#session
     const source = await this.#source()

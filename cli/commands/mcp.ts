@@ -84,10 +84,10 @@ const failed = (message: string) => ({ content: [{ type: 'text' as const, text: 
 const UNASKED = /"message": ?"((?:[^"\\]|\\.)*?) There is no terminal to ask on\."/
 
 const answerOf = ({ code, stdout, stderr }: Ran, payloads: boolean) => {
-  const told = capped(stdout, { payloads })
-  if (code === 0) return { content: [{ type: 'text' as const, text: told }] }
+  const text = capped(stdout, { payloads })
+  if (code === 0) return { content: [{ type: 'text' as const, text }] }
   // What a command found, and that it is not in order.
-  return failed([told, capped(stderr, { payloads: true })].filter(text => text !== '').join('\n'))
+  return failed([text, capped(stderr, { payloads: true })].filter(part => part !== '').join('\n'))
 }
 
 interface Ran {

@@ -45,7 +45,7 @@ const startUsage = () =>
   new Command('start')
     .summary('run a server with the roles that TIDINGS_ROLES names')
     .description(
-      'Runs a server until it is told to stop. On SIGTERM or ctrl-C it accepts no new requests, ' +
+      'Runs a server until it is stopped. On SIGTERM or ctrl-C it accepts no new requests, ' +
         'finishes what is in flight, and ends within 30 s.',
     )
     .option(
@@ -427,10 +427,10 @@ const seedCommand = () =>
         return session.output.message('The samples are there: tidings organisations list')
       }
       if (deliveries > 0 && events === 0) throw usageError('--deliveries belong to added events: give --events too')
-      const told = new Map<string, number>()
+      const reported = new Map<string, number>()
       const tell = (table: string, written: number) => {
-        if (written < (told.get(table) ?? 0) + 100_000) return
-        told.set(table, written)
+        if (written < (reported.get(table) ?? 0) + 100_000) return
+        reported.set(table, written)
         session.output.message(`${table}: ${written}`)
       }
       await seedMany(database, { organisations, projects, users }, now, tell)

@@ -31,7 +31,7 @@ export const whoamiCommand = () =>
             ['ID', cellText(viewer.id)],
             ['API key', cellText(viewer.apiKey)],
             ['Server', `${cellText(url?.value)}${profile ? colours.dim(`  profile ${cellText(profile.value)}`) : ''}`],
-            ['Version', `${versions.server ?? 'not told'}${colours.dim(`  command line ${version}`)}`],
+            ['Version', `${versions.server ?? 'unknown'}${colours.dim(`  command line ${version}`)}`],
             ['Permissions', cellText(viewer.permissions.join(', '))],
             ['Sees', describeSight(viewer)],
             [

@@ -8,7 +8,7 @@ import { notReached } from './unreached.ts'
 export const LIVE_TIMES = {
   /** A stream that has not begun is compared with a query. */
   doubtMs: 2_000,
-  /** A server begins a stream at once. Later than a query is given up, so that a server away is told as such. */
+  /** A server begins a stream at once. Later than a query is given up, so that a server away is known as such. */
   beginMs: 12_000,
   /** A server sends a keep-alive every 5 s. */
   silentMs: 11_000,

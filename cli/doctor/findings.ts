@@ -26,13 +26,13 @@ export const skipped = (name: string, found: string): Finding => ({ name, status
 
 /** Prints the findings. Throws a CliError, exit code 1, if one is a problem. */
 export const printFindings = (output: Output, findings: Finding[]): void => {
-  const told = findings.map(each => ({
+  const checks = findings.map(each => ({
     ...each,
     found: asStarted(each.found),
     next: each.next && asStarted(each.next),
   }))
-  const problems = told.filter(({ status }) => status === 'problem')
-  output.one({ ok: problems.length === 0, checks: told }, colours => describeFindings(told, colours))
+  const problems = checks.filter(({ status }) => status === 'problem')
+  output.one({ ok: problems.length === 0, checks }, colours => describeFindings(checks, colours))
   if (problems.length === 0) {
     output.message('No problems found.')
     return

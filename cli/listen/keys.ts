@@ -8,7 +8,7 @@ const HELP = 'Keys: r sends the last one again, d shows it in full, n chooses th
 const INTERRUPT = '\u0003'
 
 /** The answers that the key n cycles through; the last one is the configured answer. */
-const ANSWERS: [told: string, answer: ScriptedResponse | undefined][] = [
+const ANSWERS: [label: string, answer: ScriptedResponse | undefined][] = [
   ['500', { kind: 'status', statusCode: 500 }],
   ['400', { kind: 'status', statusCode: 400 }],
   ['429, with Retry-After: 30', { kind: 'status', statusCode: 429, retryAfterSeconds: 30 }],
@@ -33,11 +33,11 @@ export const listenForKeys = (
 
   const chooseNext = (): void => {
     chosen = (chosen + 1) % ANSWERS.length
-    const [told, answer] = ANSWERS[chosen]!
+    const [label, answer] = ANSWERS[chosen]!
     given.receiver.answerNext(answer, () => {
       chosen = ANSWERS.length - 1
     })
-    output.message(`The next delivery is answered: ${told}.`)
+    output.message(`The next delivery is answered: ${label}.`)
   }
 
   const press = (pressed: Buffer): void => {

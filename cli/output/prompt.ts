@@ -26,11 +26,11 @@ const INTERRUPT = '\u0003'
 const ENOUGH = `qQ\u0004\u001b${INTERRUPT}`
 
 /** Waits for a key below a list: true to continue, false to stop. */
-export const askForMore = (told: string): Promise<boolean> =>
+export const askForMore = (text: string): Promise<boolean> =>
   new Promise(resolve => {
     const { stdin, stderr } = process
     stdin.setRawMode(true)
-    stderr.write(`${told}  Enter: more  q: enough `)
+    stderr.write(`${text}  Enter: more  q: enough `)
     const listen = (keys: Buffer): void => {
       const key = keys.toString().charAt(0)
       if (!`${MORE}${ENOUGH}`.includes(key)) return

@@ -70,7 +70,7 @@ const summed = (answers: readonly RehearsalAnswer[]): string => {
   return [...sums].map(([what, { length }]) => `${length} answered ${what}`).join(', ')
 }
 
-/** What an answer is to be, and what is told of those that are not. */
+/** What an answer is to be, and what is said of those that are not. */
 interface Expected {
   isRight(answer: RehearsalAnswer): boolean
   /** Grades answers of one kind that are wrong; where all are advisable, it is a note whatever this says. */

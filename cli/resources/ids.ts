@@ -92,7 +92,7 @@ const END = /^(?=.{4,35}$)[0-9a-f]*(-[0-9a-f]+)*$/i
 
 export const nounOf = (resource: Resource): string => NAMING[resource].noun
 
-/** How many of several that may be meant are told, and how many of those that exist. */
+/** How many of several that may be meant are named, and how many of those that exist. */
 const SHOWN = 5
 
 /**

@@ -18,9 +18,9 @@ export const describeStatistics = (statistics: Statistics, colours: Colours): st
   const line = (span: Span): string => {
     const time = dateAndTime(parseIso(span.id)!).slice(0, LENGTHS[unit])
     const number = span.deliveries.toLocaleString('en-GB').padStart(widest)
-    const told = span.failed > 0 ? colours.red(`${span.failed.toLocaleString('en-GB')} failed`) : ''
+    const failures = span.failed > 0 ? colours.red(`${span.failed.toLocaleString('en-GB')} failed`) : ''
     const times = inWords(span)
-    const beside = [told, times].filter(text => text !== '').join('  ')
+    const beside = [failures, times].filter(text => text !== '').join('  ')
     return `${colours.dim(time)}  ${bar(span, most, room, colours)} ${number}  ${beside}`
   }
   const head =

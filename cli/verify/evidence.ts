@@ -32,7 +32,7 @@ const hasParts = ({ attempts, keys, request, delivery, signature }: DeliveryEvid
 
 /**
  * Checks a document without a connection: the signature is of the whole of it, by a key whose name is its thumbprint;
- * and it agrees with itself: the body is the one of whose digest each request told, it is of this delivery, and the
+ * and it agrees with itself: the body is the one of whose digest each request names, it is of this delivery, and the
  * times are in order.
  *
  * @param trusted the issuer's keys, if they are known from elsewhere: without them the signature may be anybody's
@@ -90,14 +90,14 @@ const check = (name: string, isRight: boolean, expected: string, found: string, 
 const skipped = (name: string, advice: string): EvidenceCheck => ({ name, status: 'skipped', advice }) as EvidenceCheck
 
 const digestCheck = (body: string, attempts: EvidenceOfAttempt[]): EvidenceCheck => {
-  const told = [...new Set(attempts.flatMap(({ requestHeaders }) => requestHeaders?.['content-digest'] ?? []))]
-  if (told.length === 0) return skipped('digest', 'No request was sent, or none that told of its digest.')
+  const digests = [...new Set(attempts.flatMap(({ requestHeaders }) => requestHeaders?.['content-digest'] ?? []))]
+  if (digests.length === 0) return skipped('digest', 'No request was sent, or none that named its digest.')
   const expected = `sha-256=:${createHash('sha256').update(body).digest('base64')}:`
   return check(
     'digest',
-    told.every(each => each === expected),
+    digests.every(each => each === expected),
     expected,
-    told.join(', '),
+    digests.join(', '),
     'The body was changed.',
   )
 }

@@ -226,8 +226,8 @@ export const describeOrganisationWhy = (why: OrganisationWhy, nowMs: number, col
   const lines = events.flatMap(event => describeEvent(event, nowMs, colours))
   if (latest) lines.push(`The latest event of ${called} is ${cellText(latest.type)}, ${moment(latest.time, nowMs)}.`)
   lines.push(...reasonLines(reasons, nowMs, colours))
-  for (const { called, reasons: told } of elsewhere) {
-    lines.push(`Not to ${called}:`, ...reasonLines(told, nowMs, colours).map(line => `  ${line}`))
+  for (const { called, reasons: others } of elsewhere) {
+    lines.push(`Not to ${called}:`, ...reasonLines(others, nowMs, colours).map(line => `  ${line}`))
   }
   if (areMore) lines.push(colours.dim(`The newest ${MOST_EVENTS}; narrow the time with --since and --until.`))
   return verdictLine(head, lines, [], next, colours)

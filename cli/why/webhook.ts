@@ -246,7 +246,7 @@ const runOf = (tried: Seen[]): Run => {
   const alike = run.filter(each => answer(each) === answer(first)).length
   const detail = first.failureDetail ? ` (${cellText(first.failureDetail)})` : ''
   const many = `${alike} of the last ${count(run.length, 'delivery', 'deliveries')}`
-  const told = `It ${answer(first)}${detail}, ${many}, since:`
+  const message = `It ${answer(first)}${detail}, ${many}, since:`
   const was =
     before === undefined
       ? `None of the ${run.length === LOOKED_AT ? 'last ' : ''}${run.length} was acknowledged.`
@@ -257,7 +257,7 @@ const runOf = (tried: Seen[]): Run => {
   return {
     kind,
     reasons: [
-      { code: codes[kind], message: told, at: since },
+      { code: codes[kind], message, at: since },
       { code: 'before', message: was, at: before?.startedAt ?? null },
     ],
   }

@@ -31,7 +31,7 @@ export const verdictLine = (
   next: string | null,
   colours: Colours,
 ): string => {
-  const told = evidence.map(line => colours.dim(asStarted(line)))
+  const lines = evidence.map(line => colours.dim(asStarted(line)))
   const command = next === null ? 'Next: nothing; no command is needed.' : `Next: ${asStarted(cellText(next))}`
-  return `${[colours.bold(verdict), ...causes, ...told, '', command].join('\n')}\n`
+  return `${[colours.bold(verdict), ...causes, ...lines, '', command].join('\n')}\n`
 }

@@ -132,7 +132,7 @@ const isUnreached = (error: unknown): boolean => {
 /** Whether the database is unreachable or cannot work now: the same statement may succeed later. */
 export const isOutage = (error: unknown): boolean => faultOf(error) === 'outage'
 
-/** Whether another transaction held a lock for longer than the statement waited. */
+/** Whether another transaction kept a lock for longer than the statement waited. */
 export const isContention = (error: unknown): boolean => faultOf(error) === 'contention'
 
 /**

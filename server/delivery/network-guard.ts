@@ -17,7 +17,7 @@ export type NetworkGuard = {
 
 /** Thrown for an endpoint whose address is not allowed. The message is for the operator. */
 export class AddressNotAllowedError extends Error {
-  /** Whether the endpoint is named by this address. What a name leads to is not told to its user. */
+  /** Whether the endpoint is named by this address. Its user does not learn what a name leads to. */
   readonly isLiteral: boolean
 
   constructor(host: string, addresses: readonly string[]) {

@@ -19,7 +19,7 @@ export type Facts = {
   then: WebhookThen & { chooses: boolean | undefined }
   /** Another organisation of the event's project: its present one, or that of another event at a time. */
   moved: { organisationId: string; at?: number } | undefined
-  /** The names of access tokens that the caller may be told. */
+  /** The names of access tokens that the caller may see. */
   names: Map<string, string>
   /** The deliveries, oldest first. */
   sent: DeliveryRow[]

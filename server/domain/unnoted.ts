@@ -4,7 +4,7 @@ import { GIVE_UP_MS, type HealingRow, type Missed, noteMissed } from './missed.t
 import { LEAVES_NOTHING } from './recovery.ts'
 import { isOnDemand } from './sight.ts'
 
-// A process of version 0.2 that was frozen, and thought dead when a webhook was told to heal itself, may wake and drop
+// A process of version 0.2 that was frozen, and thought dead when a webhook was set to heal itself, may wake and drop
 // one of its deliveries. It notes nothing. So what was dropped lately is compared with what is noted.
 
 /** Webhooks of one look, which on an embedded engine blocks the process. */

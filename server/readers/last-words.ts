@@ -6,7 +6,7 @@ const MOST_CHARACTERS = 500
 
 /**
  * Passes on what a reader logs, which is a JSON object a line. Resolves to what else it wrote, once it has ended, or
- * undefined: V8 writes many lines when a heap is full, which are told in one.
+ * undefined: V8 writes many lines when a heap is full, which become one.
  */
 export const lastWords = async (stderr: Readable, passOn: (line: string) => void): Promise<string | undefined> => {
   let said = ''

@@ -65,8 +65,8 @@ type Result = ReaderAnswer | 'mutation' | Error
 export type Terms = { now: number; giveUpAt: number; gone: AbortSignal }
 
 /**
- * `waiting`: for a place. `running`: in a reader. `put back`: its reader was told to end it, and it will wait again.
- * `over`: its reader was told to end it for good.
+ * `waiting`: for a place. `running`: in a reader. `put back`: its reader was asked to end it, and it will wait again.
+ * `over`: its reader was asked to end it for good.
  */
 type JobMode = 'waiting' | 'running' | 'put back' | 'over' | 'settled'
 
@@ -91,7 +91,7 @@ class Job {
   hasMoved = false
   /** What its reader had spent when it began. */
   spentBefore = 0
-  /** Whether it waits to be told that it may match, and does nothing. */
+  /** Whether it waits for leave to match, and does nothing. */
   waitsToMatch = false
   /** Ends its reader if that lets nothing else in. */
   timer: NodeJS.Timeout | undefined

@@ -456,8 +456,8 @@ describe('a webhook', () => {
 
 test('the attempts of 10,000 deliveries that fail are counted, whatever succeeds meanwhile', async () => {
   const handle = handleOnce(checkOptions(options))
-  const told = { eventId: undefined, failed: () => {}, refused: () => {}, handled: () => {} }
-  const progress = { waitingFor: '', signal: new AbortController().signal, told }
+  const reports = { eventId: undefined, failed: () => {}, refused: () => {}, handled: () => {} }
+  const progress = { waitingFor: '', signal: new AbortController().signal, reports }
   const attemptOf = async (eventId: string, fails: boolean): Promise<number> => {
     let counted = 0
     const handler = (_event: unknown, { attempt }: { attempt: number }) => {

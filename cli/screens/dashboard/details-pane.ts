@@ -97,8 +97,8 @@ const describeWebhook = (webhook: Webhook, { nowMs, lastDay }: State, colours: C
     updatedAt: ['Changed', time(webhook.updatedAt)],
     deletedAt: undefined,
   }
-  const told = Object.values(lines).filter(line => line !== undefined)
+  const fields = Object.values(lines).filter(line => line !== undefined)
   const day = lineOf(lastDay.get(webhook.id), HOURS)
   const byHour: [string, string][] = day === '' ? [] : [['By hour', day]]
-  return describeFields([...told, ...byHour, ['Times', `${zoneName(zone)}, as on this machine`]], colours)
+  return describeFields([...fields, ...byHour, ['Times', `${zoneName(zone)}, as on this machine`]], colours)
 }

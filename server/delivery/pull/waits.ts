@@ -351,7 +351,7 @@ export class Waits {
         'warn',
         'waits',
         { err: error },
-        'waiting clients cannot be told what is due; trying until they can',
+        'what is due for waiting clients cannot be read; trying until it can',
       )
     })
   }

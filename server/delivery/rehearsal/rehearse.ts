@@ -103,7 +103,7 @@ class Play {
         const nth = next++
         const step = { ...this.#steps[nth]!, delivery: nth }
         if (isOver || this.#isLong) {
-          answers[nth] = { ...LEFT_OUT, ...this.#told(step) }
+          answers[nth] = { ...LEFT_OUT, ...this.#named(step) }
           continue
         }
         const answer = await this.#inPlace(async () => this.#send(step, await this.#prepare(step)))
@@ -187,7 +187,7 @@ class Play {
     return vector ? ofVector(message, vector, this.#tools) : ofDraft(message, change, this.#tools)
   }
 
-  #told({ delivery = 0, eventType = TYPICAL.eventType, vector }: Step) {
+  #named({ delivery = 0, eventType = TYPICAL.eventType, vector }: Step) {
     return { delivery, eventType, vector: vector?.name ?? null, isAdvisable: vector?.isAdvisable ?? false }
   }
 
@@ -202,7 +202,7 @@ class Play {
       signal: hangingUp.signal,
     })
     const result = resultOf(sent, withoutCarried(sealer, message))
-    return { ...this.#told(step), ...result, durationMs: Math.round(sent.durationMs) }
+    return { ...this.#named(step), ...result, durationMs: Math.round(sent.durationMs) }
   }
 }
 

@@ -62,8 +62,8 @@ const claims =
 const telling =
   (changed: (body: { webhookId: string }) => object): Change =>
   draft => {
-    const told = JSON.parse(draft.body)
-    const body = JSON.stringify({ ...told, ...changed(told) })
+    const envelope = JSON.parse(draft.body)
+    const body = JSON.stringify({ ...envelope, ...changed(envelope) })
     return { body, claims: { ...draft.claims, body_sha256: digestOf(body) } }
   }
 /** The token as if it was made that many seconds from now. */
