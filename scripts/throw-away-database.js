@@ -90,7 +90,7 @@ const asUser = isRoot ? ['--user=root'] : []
  * @param {string} log
  */
 const initialise = (program, data, log) => {
-  const common = ['--no-defaults', `--datadir=${data}`, ...asUser]
+  const common = [...ofItsOwn(data), ...asUser]
   const output = openSync(log, 'a')
   const run = (/** @type {string[]} */ args, input = '') =>
     execFileSync(program, args, { input, stdio: ['pipe', output, output] })
@@ -131,13 +131,19 @@ const systemTables = program => {
 }
 
 /**
+ * A server that starts removes the temporary tables that it finds, those of another that starts in the same folder too.
+ *
+ * @param {string} data
+ */
+const ofItsOwn = data => ['--no-defaults', `--datadir=${data}`, `--tmpdir=${path.dirname(data)}`]
+
+/**
  * @param {string} data
  * @param {string} socket
  * @param {number} port
  */
 const settings = (data, socket, port) => [
-  '--no-defaults',
-  `--datadir=${data}`,
+  ...ofItsOwn(data),
   `--socket=${socket}`,
   `--pid-file=${data}.pid`,
   `--port=${port}`,
