@@ -47,7 +47,7 @@ export const eventsCommand = () =>
       'after',
       examples(
         ['What has happened lately?', 'tidings events list --since 1d'],
-        ['Who received it?', 'tidings events show ID'],
+        ['Where did it go?', 'tidings events show ID'],
       ),
     )
 
@@ -95,7 +95,7 @@ const showCommand = () =>
     .summary('show one event, its payload, and the webhooks it was sent to')
     .argument('<id>', 'the event’s id; the eventId that a receiver sees is a delivery’s id')
     .addOption(dryRunOption())
-    .addHelpText('after', examples(['Who received it, and what became of it?', 'tidings events show ID']))
+    .addHelpText('after', examples(['Where did it go, and what became of it?', 'tidings events show ID']))
     .action(async (given, _options, command) => {
       const session = new Session(command)
       const id = await resolveId(session, 'events', given)

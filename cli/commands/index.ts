@@ -30,7 +30,7 @@ export const entries: Entry[] = [
   },
   {
     name: 'events',
-    summary: 'list events, and show who received one',
+    summary: 'list events, and show where one went',
     group: webhooks,
     load: async () => (await import('./events.ts')).eventsCommand(),
   },

@@ -27,7 +27,7 @@ export const backupCommand = () =>
     .action(async (path, _options, command) => {
       const { output } = new Session(command)
       const file = embeddedFile(await configuration())
-      await withErrors(async () => {
+      await withCliErrors(async () => {
         const { backUp } = await import('../../server/restore.ts')
         backUp(file, path)
         const bytes = statSync(path).size
@@ -53,7 +53,7 @@ export const restoreCommand = () =>
       const config = await configuration()
       const file = embeddedFile(config)
       await confirm(`Replace ${file} with ${path}? What was written since that backup is lost.`, session)
-      await withErrors(async () => {
+      await withCliErrors(async () => {
         const { restore } = await import('../../server/restore.ts')
         const { databaseClock } = await import('../../server/clock.ts')
         const done = await restore(config, path, databaseClock)
@@ -184,7 +184,7 @@ const embeddedFile = ({ databaseUrl }: Config): string => {
   )
 }
 
-const withErrors = async (work: () => Promise<void>): Promise<void> => {
+const withCliErrors = async (work: () => Promise<void>): Promise<void> => {
   const { BackupError } = await import('../../server/restore.ts')
   return work().catch(error => {
     if (!(error instanceof BackupError)) throw error
