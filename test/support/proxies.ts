@@ -56,7 +56,9 @@ export const missing = ({ name, version }: ProxyServer): string | false => {
   const { error, stdout } = spawnSync(name, [version], { encoding: 'utf8' })
   if (error) return `${name} is not installed`
   if (name !== 'caddy') return false
-  const found = /(\d+)\.(\d+)\.(\d+)/.exec(stdout)!.slice(1).map(Number)
+  // One that was built from its source without a tag does not know its own version.
+  const found = /(\d+)\.(\d+)\.(\d+)/.exec(stdout)?.slice(1).map(Number)
+  if (!found) return false
   const differing = found.findIndex((part, n) => part !== OLDEST_CADDY[n])
   const isNewEnough = differing < 0 || found[differing]! > OLDEST_CADDY[differing]!
   return isNewEnough ? false : `caddy ${found.join('.')} is older than ${OLDEST_CADDY.join('.')}`
