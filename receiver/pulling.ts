@@ -88,7 +88,10 @@ const MEANT = new Set(['retry-after', 'www-authenticate'])
 /** An answer is sent again for so long: afterwards nobody waits for it. */
 const ANSWERED_WITHIN_MS = 15 * 60_000
 
-/** Codes that a retry does not mend. */
+/** An answer that comes later is to a request that a sleeping machine has held: its signature may have been too old. */
+const LATE_MS = 60_000
+
+/** Codes that a retry does not mend, unless the answer is late. */
 const FINAL = new Set(['UNAUTHENTICATED', 'FORBIDDEN', 'NOT_FOUND', 'BAD_USER_INPUT'])
 
 /** Takes deliveries until it is stopped, and gives each to `answer`. */
@@ -150,15 +153,18 @@ class Puller {
   ): Promise<Answered> {
     const { ask, onError } = this.#options
     let answered: Answered | undefined
+    let askedAt = 0
     const asking = async () => {
+      askedAt = Date.now()
       answered = (await ask(document, variables, signal ?? this.#never).catch(asRetried)) as Answered
     }
+    const mayMend = (error: unknown): boolean => !isFinal(error) || Date.now() - askedAt > LATE_MS
     const options = {
       ...{ ...PATIENCE, maxRetryTime },
       ...(signal && { signal }),
-      shouldRetry: ({ error }: { error: unknown }) => !isFinal(error),
+      shouldRetry: ({ error }: { error: unknown }) => mayMend(error),
       onFailedAttempt({ error }: { error: unknown }) {
-        if (!isFinal(error)) onError(error)
+        if (mayMend(error)) onError(error)
       },
     }
     // An answer that came in the moment of a stop counts.

@@ -100,6 +100,29 @@ describe('a client that pulls', () => {
     await rejected
   })
 
+  it('goes on after a refusal that comes late, as to a request that a sleeping machine has held', async t => {
+    const refusal = Object.assign(new Error('The signature is too old.'), { code: 'UNAUTHENTICATED' })
+    const wakesAt = Date.now() + 3_600_000
+    let asked = 0
+    const ask: AskServer = async () => {
+      asked += 1
+      if (asked === 1) t.mock.method(Date, 'now', () => wakesAt)
+      throw refusal
+    }
+    const errors: unknown[] = []
+    const answer = async () => undefined
+    const pulling = startPulling({
+      ask,
+      webhookId: 'any',
+      concurrency: 1,
+      answer,
+      onError: error => errors.push(error),
+    })
+    await assert.rejects(pulling.ended, refusal)
+    assert.equal(asked, 2)
+    assert.deepEqual(errors, [refusal])
+  })
+
   it('answers for each, whatever one of them answers', async () => {
     const { id } = await puller(server, credential as never).register()
     const long = 'x'.repeat(2 ** 21)
@@ -109,8 +132,11 @@ describe('a client that pulls', () => {
         ? { status: 422, headers: { 'x-long': long, 'retry-after': '1' }, body: long }
         : { status: 200, headers: {}, body: '' }
     }
-    const ask: AskServer = async (document, variables) => {
-      const { data, errors } = await server.graphql(document, variables, credential as never)
+    const ask: AskServer = async (document, variables, signal) => {
+      const asked = server.graphql(document, variables, credential as never)
+      const left = Promise.withResolvers<never>()
+      signal.addEventListener('abort', left.reject)
+      const { data, errors } = await Promise.race([asked, left.promise])
       if (errors) throw Object.assign(new Error(errors[0]!.message), errors[0]!.extensions)
       return data
     }
