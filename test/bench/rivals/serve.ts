@@ -8,7 +8,7 @@ import { permissions } from '../../../shared/vocabulary.ts'
 
 // One of the servers under comparison, in a process of its own: node serve.ts
 // tidings|yoga|apollo, set up by the environment as `tidings server start` is. Tells
-// its parent where it listens and, when asked, how much CPU time it has taken.
+// its parent where it listens.
 
 const PROJECT = new URL('../../../package.json', import.meta.url).href
 const RIVALS = new URL('../../../node_modules/.bench-rivals/package.json', import.meta.url).href
@@ -92,9 +92,5 @@ const servers: Record<string, () => Promise<string>> = {
   },
 }
 
-process.on('message', () => {
-  const { user, system } = process.cpuUsage()
-  process.send!({ cpuMs: (user + system) / 1000 })
-})
 process.on('disconnect', () => process.exit())
 process.send!({ url: await servers[process.argv[2]!]!() })
