@@ -91,11 +91,12 @@ describeEachEngine('recovering deliveries', engine => {
     assert.equal(queued.length, rows.length, 'what is pending is in the queue')
     return rows.map(row => row.event_id)
   }
-  const end = (webhookId: string, eventId: string, status: string) =>
+  const end = (webhookId: string, eventId: string, status: string, handledBefore = false) =>
     server.database.transaction(async trx => {
       const where = { webhook_id: webhookId, event_id: eventId }
       const ids: string[] = await trx('deliveries').where(where).pluck('id')
-      await trx('deliveries').whereIn('id', ids).update({ status, next_attempt_at: null, finished_at: clock.now() })
+      const ended = { status, handled_before: handledBefore ? 1 : 0, next_attempt_at: null, finished_at: clock.now() }
+      await trx('deliveries').whereIn('id', ids).update(ended)
       await trx('delivery_queue').whereIn('delivery_id', ids).delete()
     })
 
@@ -122,6 +123,16 @@ describeEachEngine('recovering deliveries', engine => {
     await setStatus(webhookId, 'active')
     assert.equal(await recover(webhookId, since), 5)
     assert.deepEqual(await owed(webhookId), [rejected, dropped, pending, ...missed])
+  })
+
+  it('queues nothing that the receiver had handled before it refused it as a replay', async () => {
+    const since = clock.now()
+    const webhookId = await createWebhook()
+    const [handled, refused] = [await submit(acme), await submit(acme)]
+    await end(webhookId, handled!, 'rejected', true)
+    await end(webhookId, refused!, 'rejected')
+    assert.equal(await recover(webhookId, since), 1)
+    assert.deepEqual(await owed(webhookId), [refused])
   })
 
   it('queues no more than the webhook should have had: by type, organisation, project and age', async () => {
