@@ -18,6 +18,7 @@ import { atFullSize } from '../support/size.ts'
 const MINUTE = 60_000
 const HOUR = 60 * MINUTE
 const CREATE = 'mutation ($url: String!) { createWebhook(url: $url, recovery: automatic) { id } }'
+const UPSERT = 'mutation ($id: UUID, $recovery: WebhookRecovery) { upsertWebhook(id: $id, recovery: $recovery) { id } }'
 const STATUS = 'mutation ($id: UUID, $status: WebhookStatus) { upsertWebhook(id: $id, status: $status) { status } }'
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
@@ -158,6 +159,30 @@ describeEachEngine('a webhook that heals itself, as the API tells of it', engine
     const { verdict, codes, next, nextPingAt } = await told(eventId)
     assert.deepEqual([verdict, codes.at(-1), nextPingAt], ['failed', 'healing_given_up', null])
     assert.equal(next, 'tidings webhooks recover')
+  })
+
+  it('is not turned on while a process of an earlier version runs, which would note nothing of it', async () => {
+    receiver = await startReceiver()
+    const onDemand = 'mutation ($url: String!) { createWebhook(url: $url) { id } }'
+    const { id } = (await done(onDemand, { url: receiver.url })).createWebhook
+    const { knex } = server.database
+    await knex('knex_migrations').where({ name: '0018_recovery' }).update({ needs: null })
+    const [{ master_keys }] = await knex('processes').select('master_keys')
+    const old = { id: '01936f2e-5d2f-7c3a-9b1e-2f4d6c8a0e13', host: 'h', pid: 7, version: '0.2.0', roles: 'delivery' }
+    await knex('processes').insert({ ...old, master_keys, started_at: Date.now(), seen_at: Date.now() + 60_000 })
+    try {
+      for (const [document, given] of [
+        [CREATE, { url: receiver.url }],
+        [UPSERT, { id, recovery: 'automatic' }],
+      ] as const) {
+        const { errors } = await server.graphql(document, given)
+        assert.equal(errors?.[0]?.extensions.code, 'UNAVAILABLE')
+        assert.match(errors![0]!.message, /process 7 on h \(version 0\.2\.0/)
+      }
+    } finally {
+      await knex('processes').where({ id: old.id }).delete()
+    }
+    await done(UPSERT, { id, recovery: 'automatic' })
   })
 
   const EVENTS = atFullSize(1_000, 24)
