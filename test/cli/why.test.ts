@@ -633,6 +633,19 @@ describe('tidings why', () => {
     }
   })
 
+  it('names the organisation and the project of an event that a webhook has not chosen', async () => {
+    const webhookId = await webhook({ organisationIds: [bolt.organisationId] })
+    const { organisationId, projectId } = acme
+    for (const [given, words] of [
+      [{}, `the event is of organisation ${organisationId}, project ${projectId}, which`],
+      [{ project_id: null }, `the event is of organisation ${organisationId}, which`],
+      [{ organisation_id: null, project_id: null }, 'the event is of no organisation of its own, which'],
+    ] as const) {
+      const { stdout } = await run(['why', webhookId, await event(given), '--output', 'json'])
+      assert.ok(JSON.parse(stdout).reasons[0].message.includes(words), stdout)
+    }
+  })
+
   for (const [verdict, given, made, next] of [
     ['disabled', { status: 'disabled' }, [], ENABLE],
     ['inactive', { status: 'inactive' }, [], ENABLE],
