@@ -286,21 +286,53 @@ describeEachEngine('what clients take', engine => {
   })
 })
 
-test('deliveries of a transaction in doubt are given back together, those of each webhook', () => {
-  const one = { token: tokenOf('a'), isActive: true, isMarked: true, limit: 10, jobs: [], owed: 0 }
+/** What is handed over to clients that wait, each in the line of a webhook, and what of it is given back. */
+const handOverTo = (...clients: (Partial<Waiting> & { webhookId: string })[]) => {
+  const usual = { token: tokenOf('a'), isActive: true, isMarked: true, limit: 10, owed: 0 }
+  const waiting = clients.map(client => ({ ...usual, jobs: [], ...client }) as unknown as Waiting)
+  const lines = new Map([...Map.groupBy(waiting, one => one.webhookId)].map(([id, own]) => [id, new Set(own)]))
   const givenBack: [webhookId: string, count: number][] = []
-  const handOver = new HandOver({
-    lines: new Map(['x', 'y'].map(webhookId => [webhookId, new Set([{ ...one, webhookId } as unknown as Waiting])])),
-    leave: () => {},
-    giveBack: ({ webhookId, jobs }) => givenBack.push([webhookId, jobs.length]),
-    onHanded: () => {},
-  })
-  handOver.believe('a', performance.now())
-  const jobs = ['x', 'y', 'x'].map((webhookId, n) => ({ webhookId, deliveryId: `${n}`, webhook: { held_until: null } }))
-  const handings = jobs.map(job => handOver.reserve(job as unknown as Job, 0)!)
+  const giveBack = ({ webhookId, jobs }: { webhookId: string; jobs: unknown[] }) =>
+    givenBack.push([webhookId, jobs.length])
+  const handOver = new HandOver({ lines, leave: () => {}, giveBack, onHanded: () => {} })
+  for (const { token } of waiting) handOver.believe(token.id, performance.now())
+  const reserve = (webhookId: string, deliveryId: string) =>
+    handOver.reserve({ webhookId, deliveryId, webhook: { held_until: null } } as unknown as Job, 0)
+  return { handOver, lines, waiting, givenBack, reserve }
+}
+
+test('deliveries of a transaction in doubt are given back together, those of each webhook', () => {
+  const { handOver, givenBack, reserve } = handOverTo({ webhookId: 'x' }, { webhookId: 'y' })
+  const handings = ['x', 'y', 'x'].map((webhookId, n) => reserve(webhookId, `${n}`)!)
   handOver.release(handings, true)
   assert.deepEqual(givenBack, [
     ['x', 2],
     ['y', 1],
   ])
+})
+
+test('a waiting client is promised no more deliveries than it takes at once', () => {
+  const { reserve } = handOverTo({ webhookId: 'x', limit: 2 })
+  assert.deepEqual(
+    ['1', '2', '3'].map(id => reserve('x', id) !== undefined),
+    [true, true, false],
+  )
+})
+
+test('a delivery whose client has left goes to another of its token and address, and else to nobody', () => {
+  const stranger = { webhookId: 'x', token: tokenOf('b'), address: '::1' }
+  for (const [others, handedTo] of [
+    [[stranger, { webhookId: 'x', address: '::2' }], undefined],
+    [[stranger, { webhookId: 'x', address: '::1' }], 2],
+  ] as const) {
+    const { handOver, lines, waiting, givenBack, reserve } = handOverTo({ webhookId: 'x', address: '::1' }, ...others)
+    const handing = reserve('x', '1')!
+    lines.get('x')!.delete(waiting[0]!)
+    handOver.hand([handing])
+    assert.deepEqual(
+      waiting.map(({ jobs }) => jobs.length),
+      waiting.map((_, n) => (n === handedTo ? 1 : 0)),
+    )
+    assert.deepEqual(givenBack, handedTo === undefined ? [['x', 1]] : [])
+  }
 })

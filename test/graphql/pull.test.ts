@@ -7,6 +7,7 @@ import { eventually } from '../support/eventually.ts'
 import { type Puller, puller } from '../support/puller.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { addProject, type GraphqlAnswer, startTestServer, type TestServer } from '../support/server.ts'
+import { addWebhook } from '../support/webhooks.ts'
 
 const SUBMIT = `mutation($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
@@ -148,6 +149,15 @@ describeEachEngine('a pulled webhook', engine => {
     })
   }
 
+  it('gives a waiting client nothing until the time that was asked for by 429, though more is committed', async () => {
+    const { id } = await client.register()
+    await emit(['2026-1', '2026-2'])
+    await client.answer(await client.take(id, { limit: 1 }), { status: 429, headers: { 'Retry-After': '60' } })
+    const waiting = client.take(id, { waitSeconds: 3 })
+    await emit()
+    assert.deepEqual(await waiting, [])
+  })
+
   it('gives a waiting client a delivery as soon as it is committed', async () => {
     const { id } = await client.register()
     const waiting = client.take(id, { waitSeconds: 20 })
@@ -195,6 +205,14 @@ describeEachEngine('a pulled webhook', engine => {
     const [answered] = await client.answer(taken)
     assert.deepEqual([answered!.counted, answered!.delivery!.status], [true, 'delivered'])
     assert.equal((await client.register({ id, status: 'active' })).status, 'active')
+  })
+
+  it('says, where nothing can be taken from it, whether it is disabled or pushed', async () => {
+    const { id } = await client.register()
+    data(await server.graphql(DISABLE, { id }))
+    await assert.rejects(client.take(id), { message: /^The webhook is disabled\. Set its status to active/ })
+    const pushed = await addWebhook(server.database.knex, { accessTokenId: (await server.token()).id })
+    await assert.rejects(client.take(pushed), { message: /its transport is push\.$/ })
   })
 
   it('ends the wait when the token is revoked', async () => {
