@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
+import { findByApiKeys, lockAccessToken } from '../../server/domain/access-tokens.ts'
 import { createLog } from '../../server/log.ts'
 import { runSchedule } from '../../server/scheduler/scheduler.ts'
 import type { Credentials } from '../../shared/hmac.ts'
@@ -91,6 +92,17 @@ describeEachEngine('access tokens', engine => {
     await server.graphql('mutation($id: UUID!) { revokeAccessToken(id: $id) { id } }', { id: accessToken.id })
   })
 
+  it('keep no end that is given for them once they are revoked', async () => {
+    const { accessToken } = await create({})
+    const end = async (at?: string) => {
+      const document =
+        'mutation($id: UUID!, $at: DateTime) { revokeAccessToken(id: $id, at: $at) { expiresAt revokedAt } }'
+      return (await server.graphql(document, { id: accessToken.id, at })).data.revokeAccessToken
+    }
+    const revoked = await end()
+    assert.deepEqual(await end(toIso(clock.now() + 60_000)), { expiresAt: null, revokedAt: revoked.revokedAt })
+  })
+
   it('that name thousands of unknown organisations are refused with the first of them', async () => {
     const organisationIds = Array.from({ length: 5_000 }, () => randomUUID())
     const { errors } = await server.graphql(CREATE, { name: 'new', permissions: ['read'], organisationIds })
@@ -170,6 +182,17 @@ describeEachEngine('access tokens', engine => {
     assert.equal(errors![0]!.extensions.reason, 'revoked')
     clock.advance(1_000)
     assert.equal((await revoke()).data.revokeAccessToken.revokedAt, at)
+  })
+
+  it('are refused what they may no longer do, also where they were accepted before', async () => {
+    const { database } = server
+    const { accessToken } = await create({ permissions: ['read', 'reports'] })
+    const accepted = (await findByApiKeys(database.knex, [accessToken.apiKey])).get(accessToken.apiKey)!.token
+    const change = () => database.transaction(trx => lockAccessToken(trx, accepted, clock.now))
+    assert.deepEqual((await change()).token.permissions.toSorted(), ['read', 'reports'])
+    const lost = { access_token_id: accepted.id, permission: 'reports' }
+    await database.knex('access_token_permissions').where(lost).delete()
+    await assert.rejects(change(), { code: 'FORBIDDEN', details: { permission: 'reports' } })
   })
 
   it('tell when they were last used, to the minute', async () => {
