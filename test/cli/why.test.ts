@@ -316,6 +316,17 @@ const CASES: Case[] = [
     ...{ verdict: 'not_sent', codes: ['not_chosen'], next: /^webhooks update \S+( --project \S+){2}$/ },
   },
   {
+    cause: 'the webhook chose others then, of which not all were kept',
+    make: async () => {
+      const webhookId = await webhook({ projectIds: [acme.projectId] })
+      const lists = { organisation_ids: '"too long"', project_ids: JSON.stringify([bolt.projectId]) }
+      const version = { webhook_id: webhookId, until_at: NOW - HOUR / 2, status: 'active', ...lists }
+      await insertMany(server.database.knex, 'webhook_versions', [version])
+      return { webhookId, eventId: await event() }
+    },
+    ...{ verdict: 'not_sent', codes: ['not_active_then'], next: RECOVER },
+  },
+  {
     cause: 'several at once: another type, another organisation, and disabled',
     make: never(() => ({ events: ['token_expired'], organisationIds: [bolt.organisationId], status: 'disabled' })),
     ...{
