@@ -315,7 +315,7 @@ export class Waits {
         this.#wakeOne(one, { why: 'active' })
     }
     // One client takes what is due; if that is all that it can take, it wakes the next.
-    const due = [...webhooks].filter(([, webhook]) => isPulled(webhook) && Number(webhook.number) === 1)
+    const due = [...webhooks].filter(([, webhook]) => Number(webhook.number) === 1)
     for (const [id] of due) {
       const isElsewhere = waited.has(id) && wasQuiet.has(id) && this.#isQuiet(id)
       if (isElsewhere) this.#busy.set(id, performance.now() + BUSY_MS)
