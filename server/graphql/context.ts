@@ -102,6 +102,8 @@ export type Context = Service &
     mark(): Promise<void> | undefined
     /** The address of the client. */
     address: string | undefined
+    /** Lets another request begin in the place of this one, which from now on only waits. */
+    leavePlace(): void
     /** Aborts when nobody waits for the answer any more. */
     gone: AbortSignal
   }
@@ -117,6 +119,7 @@ export type Carried = {
   carrying?: CarryingSignature | undefined
   budget?: Budget
   address?: string | undefined
+  leavePlace?: (() => void) | undefined
   gone?: AbortSignal
 }
 
@@ -187,7 +190,7 @@ export const createContext = (
   requestId: string,
   carried: Carried = {},
 ): Context => {
-  const { claim, budget, address, gone = NEVER_GONE } = carried
+  const { claim, budget, address, leavePlace = () => {}, gone = NEVER_GONE } = carried
   const changing: Pick<Context, 'change' | 'look' | 'act' | 'mark'> = {
     change: (work, beside, together) => changes.change(work, beside, together),
     look: (work, beside) => changes.hold(work, beside),
@@ -195,7 +198,7 @@ export const createContext = (
     mark: () => (carried.carrying?.isMarked === false ? carried.carrying.markNow(service.database.knex) : undefined),
   }
   const query = createQueryContext(service, token, requestId, budget)
-  const context: Context = Object.assign(query, { claim, entry: undefined, address, gone, ...changing })
+  const context: Context = Object.assign(query, { claim, entry: undefined, address, leavePlace, gone, ...changing })
   const changes = new Changes(service, token, carried, context)
   return context
 }

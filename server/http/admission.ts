@@ -97,6 +97,7 @@ export class Admission {
   readonly admit: Middleware<FromKey> = async (ctx, next) => {
     const giveBack = await this.#place(ctx.state.apiKey, ctx.state.arrivedAt)
     if (!giveBack) return refuse(ctx)
+    ctx.state.leavePlace = giveBack
     try {
       await next()
     } finally {

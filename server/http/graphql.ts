@@ -48,7 +48,8 @@ export const graphqlOverHttp = (schema: GraphQLSchema, service: Service, log: Lo
     if (ctx.res.closed) gone.abort()
     if (wantsEvents(ctx) && (await subscribe(ctx, request, gone.signal))) return
     const admission = new Admission(ctx, service)
-    const one = { schema, documents, log, request, gone: gone.signal, address: ctx.state.address }
+    const { address, leavePlace } = ctx.state
+    const one = { schema, documents, log, request, gone: gone.signal, address, leavePlace }
     const answer = await answerAnywhere(one, admission, service, ctx.state.giveUpAt).catch(async error => {
       await admission.carrying?.end(service.database.knex)
       throw error
@@ -119,11 +120,12 @@ type One = Pick<Answering, 'schema' | 'documents' | 'log' | 'gone'> & {
   request: GraphqlRequest
   /** The address of the client. */
   address: string | undefined
+  leavePlace: (() => void) | undefined
 }
 
 /** Answers in this process or in a reader; undefined if the admission answers instead. */
 const answerAnywhere = async (
-  { request, address, ...one }: One,
+  { request, address, leavePlace, ...one }: One,
   admission: Admission,
   service: Service,
   giveUpAt: number,
@@ -131,7 +133,9 @@ const answerAnywhere = async (
   const answerHere = (isValid: boolean) => {
     const budget = new Budget(BUDGET_HERE)
     const contextOf: Answering['contextOf'] = brought =>
-      createContext(service, request.token, request.requestId, { ...brought, budget, address, gone: one.gone })
+      createContext(service, request.token, request.requestId, {
+        ...{ ...brought, budget, address, leavePlace, gone: one.gone },
+      })
     const admit = (asked: Asked) => admission.admit(asked)
     return answerGraphql(request, { ...one, budget, giveUpAt, isValid, contextOf, admit })
   }

@@ -19,6 +19,8 @@ export type RequestState = {
   operation?: string | undefined
   /** The address of the client, as far as it can be known. */
   address: string | undefined
+  /** Once it was admitted: lets another request begin in its place, because from now on it only waits. */
+  leavePlace?: () => void
   /** The trace of the request. */
   traceId?: string | undefined
   /** The error of its answer, if it is one. */

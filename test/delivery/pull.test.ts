@@ -65,6 +65,21 @@ describeEachEngine('what clients take', engine => {
   const someToken = async () => tokenOf((await fixture.token()).id)
   const pulled = () => fixture.webhook('https://tidings.example/pull/x', { transport: 'pull' })
   const startWaits = () => new Waits({ database: fixture.database, clock, log: createLog('silent') })
+  const pullerOf = ({
+    waits,
+    ...given
+  }: { waits: Waits } & Pick<Puller, 'loop' | 'token' | 'act'> & Partial<Puller>) => {
+    const { database, keyring, sealer } = fixture
+    const sender = createSender({ guard: createNetworkGuard({ allow: [] }), maxConnectionsPerOrigin: 1 })
+    const look = (webhookId: string) => waits.look(webhookId)
+    const puller: Puller = {
+      ...{ database, address: '::1', gone: new AbortController().signal, mark, leavePlace: () => {} },
+      pull: { waits, pings: new PullPings({ database, clock, look }) },
+      tools: { clock, keyring, sealer, sender, issuerUrl: 'https://tidings.example', retryScheduleMs: [] },
+      ...given,
+    }
+    return { puller, close: () => sender.close() }
+  }
   /** Counts the looks of waiting clients from now on. */
   const countLooks = () => {
     let count = 0
@@ -116,23 +131,35 @@ describeEachEngine('what clients take', engine => {
     const loop = await fixture.startLoop({ waits })
     await fixture.emit(1, { through: loop })
     const token = tokenOf((await fixture.token()).id)
-    const look = (webhookId: string) => waits.look(webhookId)
-    const { keyring, sealer } = fixture
-    const sender = createSender({ guard: createNetworkGuard({ allow: [] }), maxConnectionsPerOrigin: 1 })
-    const puller: Puller = {
-      ...{ database, loop, token, address: '::1', gone: new AbortController().signal, mark },
-      pull: { waits, pings: new PullPings({ database, clock, look }) },
-      tools: { clock, keyring, sealer, sender, issuerUrl: 'https://tidings.example', retryScheduleMs: [] },
-      async act(work) {
-        await database.knex('webhooks').where({ id }).update({ transport: 'push' })
-        return database.transaction(trx => work({ trx, token, now: clock.now }))
-      },
+    const act: Puller['act'] = async work => {
+      await database.knex('webhooks').where({ id }).update({ transport: 'push' })
+      return database.transaction(trx => work({ trx, token, now: clock.now }))
     }
+    const { puller, close } = pullerOf({ waits, loop, token, act })
     await assert.rejects(takeDeliveries(puller, { webhookId: id }), { code: 'CONFLICT' })
     const [due] = await dueTimes()
     assert.ok(due! < TAKEN_TIME, 'nobody has taken it')
     waits.stop()
-    await sender.close()
+    await close()
+  })
+
+  it('leaves the place of its request to others while a client waits for it', async () => {
+    const id = await pulled()
+    const waits = startWaits()
+    const gone = new AbortController()
+    const left = Promise.withResolvers<void>()
+    const { puller, close } = pullerOf({
+      ...{ waits, loop: await fixture.startLoop({ waits }), token: await someToken(), gone: gone.signal },
+      leavePlace: left.resolve,
+      act: () => assert.fail('nothing is due'),
+    })
+    const taking = takeDeliveries(puller, { webhookId: id, waitSeconds: 30 })
+    await left.promise
+    assert.equal(waits.count(), 1)
+    gone.abort()
+    assert.deepEqual(await taking, [])
+    waits.stop()
+    await close()
   })
 
   it('tells a client that does not see a webhook nothing of its becoming active', async () => {

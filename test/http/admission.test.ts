@@ -10,6 +10,7 @@ const start = ({ isBusy = false } = {}) => {
   const { refuseHopeless, admit } = new Admission({ now: () => time, isBusy: () => isBusy })
   const begun: number[] = []
   const finishing: (() => void)[] = []
+  const leaving: (() => void)[] = []
   const answers: { status?: number; code?: unknown; retryAfter?: string }[] = []
   const turn = () => new Promise(resolve => setImmediate(resolve))
   let asked = 0
@@ -26,6 +27,7 @@ const start = ({ isBusy = false } = {}) => {
       const next = () =>
         new Promise<void>(resolve => {
           begun.push(id)
+          leaving[id] = (ctx.state as { leavePlace?: () => void }).leavePlace!
           finishing[id] = () => {
             answers[id] = { status: 200 }
             resolve()
@@ -48,7 +50,11 @@ const start = ({ isBusy = false } = {}) => {
     mock.timers.tick(ms)
     await turn()
   }
-  return { ask, finish, pass, begun, answers }
+  const leave = async (id: number): Promise<void> => {
+    leaving[id]!()
+    await turn()
+  }
+  return { ask, finish, leave, pass, begun, answers }
 }
 
 beforeEach(t => {
@@ -84,6 +90,16 @@ test('what finds no place within a second is refused, and told when to come agai
   }
   await finish(0)
   assert.equal(begun.length, 4 * AT_ONCE, 'what was refused is not begun')
+})
+
+test('what says that it only waits gives its place to another at once, and only one', async () => {
+  const { ask, finish, leave, begun } = start({ isBusy: true })
+  await ask(AT_ONCE + 2)
+  await leave(5)
+  assert.deepEqual(begun.slice(AT_ONCE), [AT_ONCE])
+  await leave(5)
+  await finish(5)
+  assert.equal(begun.length, AT_ONCE + 1)
 })
 
 test('what waits for something itself is in nobody’s way', async () => {

@@ -33,6 +33,8 @@ export type Puller = {
   address: string | undefined
   /** Aborts when the client has left. */
   gone: AbortSignal
+  /** Lets another request begin in the place of this one, which from now on only waits. */
+  leavePlace(): void
   /** Marks the request's signature as used, if it is not: before a wait, so that what ends it is answered at once. */
   mark(): Promise<void> | undefined
   /** Runs work in a transaction that holds the calling token, without an entry in the audit log. */
@@ -66,7 +68,11 @@ export const takeDeliveries = async (
   const isActive = () => seen?.status === 'active' && seen.transport === 'pull'
   if (!isActive() && waitSeconds === 0) throw nothingToTake(webhookId, seen)
   let marking: Promise<void> | undefined
-  const mark = () => (marking ??= puller.mark())
+  const mark = () => {
+    puller.leavePlace()
+    marking ??= puller.mark()
+    return marking
+  }
   const client = { webhookId, token, address, until, gone, limit, mark }
   for (let isLate = false; ; ) {
     const woken = await pull.waits.wait({ ...client, isActive: isActive(), isSeen: seen !== undefined, isLate })
