@@ -104,20 +104,23 @@ const chosenThen = async (
 /** Events of a project that are looked at. */
 const OTHER_EVENTS = 200
 
-/** Another visible organisation of the event's project: its present one, or else that of its latest other event. */
+/**
+ * Another visible organisation of the event's project: its present one, or else that of its latest other event. Each
+ * event of a project is of one organisation.
+ */
 const movedOf = async (sql: Sql, token: AccessToken, event: EventRow): Promise<Facts['moved']> => {
   const { project_id: id, organisation_id: organisationId } = event
-  if (id === null || organisationId === null) return undefined
+  if (id === null) return undefined
   const project = await findVisible<ProjectRow>(sql, token, projects, id)
   if (project && project.organisation_id !== organisationId) return { organisationId: project.organisation_id }
-  const others: { organisation_id: string | null; created_at: number }[] = await sql('events')
+  const others: { organisation_id: string; created_at: number }[] = await sql('events')
     .select('events.organisation_id', 'events.created_at')
     .where('events.project_id', id)
     .modify(visibleTo(token)(events))
     .orderBy('events.created_at', 'desc')
     .limit(OTHER_EVENTS)
-  const other = others.find(row => row.organisation_id !== null && row.organisation_id !== organisationId)
-  return other && { organisationId: other.organisation_id!, at: Number(other.created_at) }
+  const other = others.find(row => row.organisation_id !== organisationId)
+  return other && { organisationId: other.organisation_id, at: Number(other.created_at) }
 }
 
 /** Who changed a webhook: others are named only to who may read the audit log. */
