@@ -2,11 +2,13 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, it, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { newLease } from '../../server/delivery/leases.ts'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
 import { HandOver } from '../../server/delivery/pull/hand-over.ts'
+import { lookAt } from '../../server/delivery/pull/looks.ts'
 import { PullPings } from '../../server/delivery/pull/pings.ts'
 import { type Puller, takeDeliveries } from '../../server/delivery/pull/pull.ts'
-import { giveBackTaken } from '../../server/delivery/pull/take.ts'
+import { giveBackTaken, lapsedRows, take } from '../../server/delivery/pull/take.ts'
 import type { Wait, Waiting } from '../../server/delivery/pull/waiting.ts'
 import { Waits } from '../../server/delivery/pull/waits.ts'
 import type { Job } from '../../server/delivery/queue.ts'
@@ -16,6 +18,7 @@ import { enqueue } from '../../server/domain/deliveries.ts'
 import { recordPing } from '../../server/domain/events.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { PULL_TIME, TAKEN_TIME } from '../../server/domain/pull-time.ts'
+import { webhookNow } from '../../server/domain/webhooks.ts'
 import { createLog } from '../../server/log.ts'
 import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -124,6 +127,31 @@ describeEachEngine('what clients take', engine => {
     assert.deepEqual(await dueTimes(), [clock.now()])
   })
 
+  it('is due to clients that wait as soon as the time is over for which one asked to wait', async () => {
+    const id = await pulled()
+    const loop = await fixture.startLoop()
+    await fixture.emit(1, { through: loop })
+    const { database } = fixture
+    const end = clock.now() + 30_000
+    await database
+      .knex('webhooks')
+      .where({ id })
+      .update({ held_until: PULL_TIME + end })
+    const isDue = async (now: number) => (await lookAt(database, { webhookIds: [id], tokenIds: [id], now }))[0]!.number
+    assert.deepEqual([await isDue(end - 1), await isDue(end)].map(Number), [0, 1])
+  })
+
+  it('has lapsed as soon as its lease is over', async () => {
+    await pulled()
+    const loop = await fixture.startLoop()
+    await fixture.emit(1, { through: loop })
+    const { knex } = fixture.database
+    const end = clock.now() + 30_000
+    await knex('delivery_queue').update({ lease: randomUUID(), taken: '{}', attempt: 1, due_at: TAKEN_TIME + end })
+    assert.equal((await lapsedRows(knex, end - 1, 10)).length, 0)
+    assert.equal((await lapsedRows(knex, end, 10)).length, 1)
+  })
+
   it('is nothing once its webhook is pushed, also for a client that was woken before', async () => {
     const id = await fixture.webhook('https://tidings.example/pull/x', { transport: 'pull' })
     const { database } = fixture
@@ -160,6 +188,25 @@ describeEachEngine('what clients take', engine => {
     assert.deepEqual(await taking, [])
     waits.stop()
     await close()
+  })
+
+  it('is nothing that was queued before its webhook was disabled and enabled again', async () => {
+    const id = await pulled()
+    const loop = await fixture.startLoop()
+    await fixture.emit(2, { through: loop })
+    const { database } = fixture
+    const [present] = await database.knex('delivery_queue').pluck('delivery_id')
+    // The other is cancelled in a moment.
+    await database.knex('webhooks').where({ id }).update({ epoch: 1 })
+    await database.knex('delivery_queue').where({ delivery_id: present }).update({ epoch: 1 })
+    const now = clock.now()
+    const given = { taker: '{}', lease: newLease(now), limit: 10, now, leaseEnd: now + 30_000 }
+    const [webhook, token] = [await webhookNow(database.knex, id), await someToken()]
+    const jobs = await database.transaction(trx => take(trx, { webhook, token, ...given }))
+    assert.deepEqual(
+      jobs.map(({ deliveryId }) => deliveryId),
+      [present],
+    )
   })
 
   it('tells a client that does not see a webhook nothing of its becoming active', async () => {
