@@ -207,6 +207,13 @@ describeEachEngine('a pulled webhook', engine => {
     assert.equal((await client.register({ id, status: 'active' })).status, 'active')
   })
 
+  it('is asked for 1 delivery at least and 100 at most', async () => {
+    const { id } = await client.register()
+    const rest = { code: 'BAD_USER_INPUT', argument: 'limit' }
+    for (const limit of [0, 101]) await assert.rejects(client.take(id, { limit }), rest)
+    for (const limit of [1, 100]) assert.deepEqual(await client.take(id, { limit }), [])
+  })
+
   it('says, where nothing can be taken from it, whether it is disabled or pushed', async () => {
     const { id } = await client.register()
     data(await server.graphql(DISABLE, { id }))
