@@ -191,6 +191,8 @@ describeEachEngine('webhooks', engine => {
       '/hooks',
       'ftp://example.com/',
       'javascript:alert(1)',
+      'http://user@example.com/',
+      'http://:secret@example.com/',
       'http://user:secret@example.com/',
       'https://example.com/#part',
       'https://example.com/a b',
