@@ -125,7 +125,8 @@ describeEachEngine('an explanation', engine => {
     }
     const toOps = await explained(webhookId, missed, ops)
     assert.deepEqual(toOps.codes, ['not_active_then'])
-    for (const at of [before, behind]) assert.ok(toOps.text.includes(`one at ${toIso(at)}`), toOps.text)
+    const around = `before the event: one at ${toIso(before)}, after it: one at ${toIso(behind)}.`
+    assert.ok(toOps.text.includes(around), toOps.text)
     const toLimited = await explained(webhookId, missed, limited)
     assert.match(toLimited.text, /before the event: none, after it: none/)
   })
