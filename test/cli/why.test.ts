@@ -268,6 +268,16 @@ const CASES: Case[] = [
     ...{ verdict: 'waiting', codes: ['queued'], next: null },
   },
   {
+    cause: 'the process that was to send it has died',
+    make: sent({ status: 'pending', queue: { lease: newId(NOW - HOUR), due_at: NOW - HOUR / 2 } }),
+    ...{ verdict: 'waiting', codes: ['late'], next: /^doctor/ },
+  },
+  {
+    cause: 'the webhook was disabled a moment ago, which has not cancelled it yet',
+    make: sent({ status: 'pending' }, { status: 'disabled' }),
+    ...{ verdict: 'waiting', codes: ['webhook_disabled'], next: ENABLE },
+  },
+  {
     cause: 'more is due than may be sent',
     make: sent({ status: 'pending', queue: { due_at: NOW - HOUR } }),
     ...{ verdict: 'waiting', codes: ['late'], next: /^doctor/ },
@@ -323,6 +333,18 @@ const CASES: Case[] = [
       const version = { webhook_id: webhookId, until_at: NOW - HOUR / 2, status: 'active', ...lists }
       await insertMany(server.database.knex, 'webhook_versions', [version])
       return { webhookId, eventId: await event() }
+    },
+    ...{ verdict: 'not_sent', codes: ['not_active_then'], next: RECOVER },
+  },
+  {
+    cause: 'the webhook named another organisation then, and the project of the event already',
+    make: async () => {
+      const { organisationId, projectId } = await addProject(server.database)
+      const webhookId = await webhook({ projectIds: [projectId] })
+      const lists = { organisation_ids: JSON.stringify([bolt.organisationId]) }
+      const version = { webhook_id: webhookId, until_at: NOW - HOUR / 2, status: 'active', ...lists }
+      await insertMany(server.database.knex, 'webhook_versions', [version])
+      return { webhookId, eventId: await event({ organisation_id: organisationId, project_id: projectId }) }
     },
     ...{ verdict: 'not_sent', codes: ['not_active_then'], next: RECOVER },
   },
@@ -460,6 +482,11 @@ const CASES: Case[] = [
     ...{ verdict: 'delivered', codes: ['acknowledged', 'healed', 'sent_again'], next: REDELIVER },
   },
   {
+    cause: 'it happened when the endpoint answered the ping, and arrived',
+    make: healing({ status: 'delivered', tried: [{ code: 200 }] }, { answered_at: NOW - HOUR }),
+    ...{ verdict: 'delivered', codes: ['acknowledged'], next: REDELIVER },
+  },
+  {
     cause: 'it was sent again, and was refused again',
     make: async () => {
       const [webhookId, eventId] = [await webhook(), await event()]
@@ -471,18 +498,22 @@ const CASES: Case[] = [
   },
 ]
 
+const explain = async ({ webhookId, eventId }: { webhookId: string; eventId: string }) => {
+  const { data, errors } = await server.graphql(
+    `{ explainDelivery(webhookId: "${webhookId}", eventId: "${eventId}") {
+      verdict reasons { code message at } next delivery { id } } }`,
+    {},
+    admin,
+  )
+  assert.equal(errors, undefined, JSON.stringify(errors))
+  return data.explainDelivery
+}
+
 describe('why an event did not go to a webhook', { concurrency: 3 }, () => {
   for (const { cause, make, verdict, codes, next } of CASES) {
     it(`${cause}: ${codes.join(', ')}`, async () => {
       const { webhookId, eventId } = await make()
-      const { data, errors } = await server.graphql(
-        `{ explainDelivery(webhookId: "${webhookId}", eventId: "${eventId}") {
-          verdict reasons { code message at } next delivery { id } } }`,
-        {},
-        admin,
-      )
-      assert.equal(errors, undefined, JSON.stringify(errors))
-      const explained = data.explainDelivery
+      const explained = await explain({ webhookId, eventId })
       assert.equal(explained.verdict, verdict, JSON.stringify(explained))
       assert.deepEqual(
         explained.reasons.map(({ code }: { code: string }) => code),
@@ -498,6 +529,24 @@ describe('why an event did not go to a webhook', { concurrency: 3 }, () => {
       assert.equal(code, 0, `${line}: ${stderr}`)
     })
   }
+
+  it('names what the webhook asks for, where that is another type', async () => {
+    const notice = { type: 'delivery_dropped', about_webhook_id: await webhook() }
+    for (const [events, of, words] of [
+      [['token_expired'], {}, 'asks for token_expired; the event is project_report_quarterly_submitted.'],
+      [[], notice, 'asks for all types but those about webhooks, which must be named; the event is delivery_dropped.'],
+    ] as const) {
+      const [{ message }] = (await explain(await never({ events: [...events] }, of)())).reasons
+      assert.ok(message.includes(words), message)
+    }
+  })
+
+  it('names the access token that does not see the organisation or the project of the event', async () => {
+    const ofBolt = { organisation_id: bolt.organisationId, project_id: bolt.projectId }
+    const { reasons } = await explain(await never({ accessTokenId: limited.id }, ofBolt)())
+    assert.equal(reasons.length, 2)
+    for (const { message } of reasons) assert.ok(message.includes(`(${limited.id})`), message)
+  })
 })
 
 describe('tidings why', () => {
