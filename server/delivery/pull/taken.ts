@@ -1,5 +1,5 @@
 /** Who has taken a delivery, as its queue row says until the attempt ends. */
-export type Taker = {
+type Taker = {
   /** The access token. */
   id: string
   name: string
@@ -15,9 +15,6 @@ export const LONGEST_TAKEN_MS = 15 * 60_000
 
 export const MOST_AT_ONCE = 100
 export const LONGEST_WAIT_S = 30
-
-export const takerOf = (taken: string | null): Taker | undefined =>
-  taken === null ? undefined : (JSON.parse(taken) as Taker)
 
 /** What the queue row says of a client that takes it. */
 export const takerJson = (
