@@ -172,7 +172,7 @@ const never =
 
 const REDELIVER = /^deliveries redeliver/
 const ENABLE = /^webhooks enable/
-const CREATE = /^webhooks create \S+ --events \S+ --(organisation|project) \S+$/
+const CREATE = /^webhooks create \S+ --events \S+ --organisation \S+$/
 const RECOVER = /^webhooks recover \S+ --since/
 const failed = (code: number, times: number): Tried[] => Array.from({ length: times }, () => ({ code }))
 
@@ -371,7 +371,11 @@ const CASES: Case[] = [
       () => ({ accessTokenId: limited.id }),
       () => ({ project_id: bolt.projectId }),
     ),
-    ...{ verdict: 'not_sent', codes: ['project_out_of_sight'], next: CREATE },
+    ...{
+      verdict: 'not_sent',
+      codes: ['project_out_of_sight'],
+      next: /^webhooks create \S+ --events \S+ --project \S+$/,
+    },
   },
   {
     cause: 'it was cancelled when the token lost sight of it',
@@ -402,6 +406,11 @@ const CASES: Case[] = [
     cause: 'the webhook is deleted',
     make: never({ status: 'disabled' }, {}, { deleted_at: NOW }),
     ...{ verdict: 'not_sent', codes: ['webhook_deleted'], next: /^webhooks create/ },
+  },
+  {
+    cause: 'the webhook is deleted that asked for one type',
+    make: never({ events: ['token_expired'] }, {}, { deleted_at: NOW }),
+    ...{ verdict: 'not_sent', codes: ['webhook_deleted'], next: /^webhooks create \S+ --events token_expired$/ },
   },
   {
     cause: 'a ping goes to the webhook that it was asked for',
@@ -485,6 +494,15 @@ const CASES: Case[] = [
     cause: 'it happened when the endpoint answered the ping, and arrived',
     make: healing({ status: 'delivered', tried: [{ code: 200 }] }, { answered_at: NOW - HOUR }),
     ...{ verdict: 'delivered', codes: ['acknowledged'], next: REDELIVER },
+  },
+  {
+    cause: 'it was queued again in the moment when the endpoint answered the ping, and arrived',
+    make: healing(
+      { status: 'dropped', tried: failed(500, 11) },
+      { answered_at: NOW - 2_000 },
+      { again: { status: 'delivered', tried: [{ code: 200 }], created_at: NOW - 2_000 } },
+    ),
+    ...{ verdict: 'delivered', codes: ['acknowledged', 'healed', 'sent_again'], next: REDELIVER },
   },
   {
     cause: 'it was sent again, and was refused again',
