@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, it } from 'node:test'
-import { checkWebhookInput } from '../../server/domain/webhooks.ts'
+import type { WebhookRow } from '../../server/domain/resources.ts'
+import { checkWebhookInput, withTransport } from '../../server/domain/webhooks.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { freePort } from '../support/ports.ts'
 import { type Answer, type Receiver, startReceiver } from '../support/receiver.ts'
@@ -221,6 +222,14 @@ describeEachEngine('webhooks', engine => {
     const check = (url: string) => checkWebhookInput(knex, token, { url }, { requireHttps: true })
     await check('https://example.com/hooks')
     await assert.rejects(check('http://example.com/hooks'), /^TidingsError: url: .*https/)
+  })
+
+  it('keep a URL that a change does not name, also if that is changed at the same moment', () => {
+    const id = randomUUID()
+    for (const transport of ['push', 'pull'] as const) {
+      const seen = { transport, url: 'https://tidings.example/x' } as WebhookRow
+      assert.equal(withTransport({ name: 'x' }, { id, seen, issuerUrl: 'https://tidings.example' }).url, undefined)
+    }
   })
 
   it('are refused with the ids that are not there, unpinged', async () => {
