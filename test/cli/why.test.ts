@@ -559,6 +559,17 @@ describe('why an event did not go to a webhook', { concurrency: 3 }, () => {
     }
   })
 
+  it('names the organisation to which the project of an event has moved, or from which', async () => {
+    const [own, other] = [await addProject(server.database), await addProject(server.database)]
+    const of = { organisation_id: own.organisationId, project_id: own.projectId }
+    const ids = await never({ organisationIds: [bolt.organisationId] }, of)()
+    const lastMessage = async (): Promise<string> => (await explain(ids)).reasons.at(-1).message
+    await event({ ...of, organisation_id: other.organisationId })
+    assert.ok((await lastMessage()).endsWith(`: another event of it is of organisation ${other.organisationId}.`))
+    await server.database.knex('projects').where({ id: own.projectId }).update({ organisation_id: bolt.organisationId })
+    assert.ok((await lastMessage()).endsWith(`: it is now of organisation ${bolt.organisationId}.`))
+  })
+
   it('names the access token that does not see the organisation or the project of the event', async () => {
     const ofBolt = { organisation_id: bolt.organisationId, project_id: bolt.projectId }
     const { reasons } = await explain(await never({ accessTokenId: limited.id }, ofBolt)())
