@@ -1,15 +1,17 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
-import { rows } from '../../server/database/connect.ts'
+import { insertMany, rows } from '../../server/database/connect.ts'
 import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { redeliverMany } from '../../server/domain/redelivery.ts'
 import { seesWebhook } from '../../server/domain/sight.ts'
+import { newId } from '../../server/ids.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, type GraphqlAnswer, startTestServer, type TestServer } from '../support/server.ts'
+import { addWebhook } from '../support/webhooks.ts'
 
 type Project = Awaited<ReturnType<typeof addProject>>
 type Token = Credentials & { id: string }
@@ -147,6 +149,68 @@ describeEachEngine('what a token sees', engine => {
         (await list(token)).webhooks,
       )
     }
+  })
+
+  it('is no event about a webhook that it does not see, nor what was delivered of one', async () => {
+    const { knex } = server.database
+    const toAcme = webhooks['Acme’s of everything']!
+    const [seen, unseen] = [webhooks['all’s of Acme']!, webhooks['all’s of Borealis']!]
+    const ofAcme = { organisation_id: acme.organisationId }
+    const ofAll = { all_organisations: 1 }
+    const told = [seen, unseen].flatMap(about => [ofAcme, ofAll].map(of => ({ about, of, id: newId(Date.now()) })))
+    const ids = told.map(({ id }) => id)
+    const made = { payload: '{}', created_at: Date.now() }
+    for (const { about, of, id } of told) {
+      await knex('events').insert({ ...made, ...of, id, type: 'webhook_inactive', about_webhook_id: about })
+      const delivery = { id, event_id: id, webhook_id: toAcme, event_type: 'webhook_inactive', status: 'delivered' }
+      await knex('deliveries').insert({ ...delivery, created_at: made.created_at, finished_at: made.created_at })
+    }
+    const visible = told.filter(({ about }) => about === seen).map(({ id }) => id)
+    const listed = await list(acmeOnly)
+    for (const name of ['events', 'deliveries'] as const) {
+      const query = { selector: { id: { $in: ids } } }
+      const document = `query($query: MangoQuery) { found: ${name}(query: $query) { id } }`
+      const { found } = ok(await server.graphql(document, { query }, acmeOnly))
+      assert.deepEqual(found.map(({ id }: { id: string }) => id).sort(), visible.toSorted(), name)
+      assert.deepEqual(
+        listed[name].filter(id => ids.includes(id)),
+        visible.toSorted(),
+        name,
+      )
+    }
+    await knex('deliveries').whereIn('id', ids).delete()
+    await knex('events').whereIn('id', ids).delete()
+  })
+
+  it('is all of it for one that sees more organisations and webhooks than are read one by one', async () => {
+    const { knex } = server.database
+    const many = Array.from({ length: 102 }, () => randomUUID())
+    const [ofEvents, times] = [{ type: 'token_expired', payload: '{}' }, { created_at: Date.now() }]
+    const named = many.map(id => ({ ...times, id, name: 'one of many', updated_at: times.created_at }))
+    await insertMany(knex, 'organisations', named)
+    const token = await server.token({ permissions: ['read', 'webhooks'], organisationIds: many })
+    for (const id of many) await addWebhook(knex, { id, accessTokenId: token.id, organisationIds: [id] })
+    await insertMany(
+      knex,
+      'events',
+      many.map(id => ({ ...ofEvents, ...times, id, organisation_id: id })),
+    )
+    const sent = { ...times, event_type: ofEvents.type, status: 'delivered', finished_at: times.created_at }
+    await insertMany(
+      knex,
+      'deliveries',
+      many.map(id => ({ ...sent, id, event_id: id, webhook_id: id })),
+    )
+    const document = '{ events(query: { limit: 200 }) { id } deliveries(query: { limit: 200 }) { id } }'
+    const { events, deliveries } = ok(await server.graphql(document, {}, token))
+    for (const found of [events, deliveries]) {
+      assert.deepEqual(found.map(({ id }: { id: string }) => id).sort(), many.toSorted())
+    }
+    for (const table of ['deliveries', 'events']) await knex(table).whereIn('id', many).delete()
+    await knex('webhook_organisations').whereIn('webhook_id', many).delete()
+    await knex('webhooks').whereIn('id', many).delete()
+    await knex('access_token_organisations').where('access_token_id', token.id).delete()
+    await knex('organisations').whereIn('id', many).delete()
   })
 
   it('is nothing outside its organisation for one that sees one', async () => {
