@@ -321,6 +321,17 @@ const CASES: Case[] = [
     ...{ verdict: 'not_sent', codes: ['not_chosen'], next: /^webhooks update \S+( --organisation \S+){2}$/ },
   },
   {
+    cause: 'the event is of several organisations, of which the webhook names none',
+    make: async () => {
+      const eventId = await event({ organisation_id: null, project_id: null })
+      const others = [await addProject(server.database), await addProject(server.database)]
+      const of = others.map(({ organisationId }) => ({ event_id: eventId, organisation_id: organisationId }))
+      await insertMany(server.database.knex, 'event_organisations', of)
+      return { webhookId: await webhook({ organisationIds: [bolt.organisationId] }), eventId }
+    },
+    ...{ verdict: 'not_sent', codes: ['not_chosen'], next: /^webhooks show/ },
+  },
+  {
     cause: 'the webhook is restricted to another project',
     make: never(() => ({ projectIds: [bolt.projectId] })),
     ...{ verdict: 'not_sent', codes: ['not_chosen'], next: /^webhooks update \S+( --project \S+){2}$/ },
