@@ -297,6 +297,16 @@ describeEachEngine('what clients take', engine => {
     waits.stop()
   })
 
+  it('wakes a client that is owed another delivery, if no other client waits', async () => {
+    const [waits, token, webhookId] = [startWaits(), await someToken(), randomUUID()]
+    const waiting = waitBelieved(waits, webhookId, token)
+    const job = { webhookId, deliveryId: randomUUID(), webhook: { held_until: null } } as unknown as Job
+    assert.ok(waits.handOver.reserve(job, clock.now()))
+    waits.wake(webhookId)
+    waits.stop()
+    assert.equal(await waiting, 'due')
+  })
+
   it('is due again if its client leaves before it is committed', async () => {
     const id = await pulled()
     const token = await someToken()
