@@ -89,6 +89,15 @@ describeEachEngine('the queue', engine => {
     assert.deepEqual(await claimAs('third'), [])
   })
 
+  it('gives first attempts and retries to one claim', async () => {
+    await fixture.webhook('http://127.0.0.1:9/')
+    for (let n = 0; n < 3; n++) await fixture.emit()
+    const [tried] = await fixture.database.knex('delivery_queue').pluck('delivery_id')
+    await fixture.database.knex('delivery_queue').where({ delivery_id: tried }).update({ attempt: 4 })
+    const attempts = (await claimAs('first')).map(({ attempt }) => attempt)
+    assert.deepEqual(attempts.sort(), [1, 1, 5])
+  })
+
   it('gives back what a claim has no place for, due later and without an attempt', async () => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
