@@ -110,6 +110,16 @@ describeEachEngine('events about webhooks', engine => {
     assert.deepEqual([everything.heard('delivery_dropped'), heard('delivery_dropped')], [[], []])
   })
 
+  it('tell of a delivery that was dropped when its webhook is pinged next, if that heals itself', async () => {
+    const watcher = await webhook({ events: ['delivery_dropped'] })
+    const { id } = await failing()
+    await ask('mutation($id: UUID) { upsertWebhook(id: $id, recovery: automatic) { id } }', { id })
+    await submit(acme)
+    const [{ delivery }] = await watcher.hears('delivery_dropped')
+    const { due_at } = await server.database.knex('webhook_recoveries').where({ webhook_id: id }).first()
+    assert.equal(Date.parse(delivery.nextPingAt), Number(due_at))
+  })
+
   it('never tell the webhook concerned, nor of what they could not tell', async () => {
     const both: EventType[] = ['project_report_quarterly_submitted', 'delivery_dropped']
     const first = await failing({ events: both })
