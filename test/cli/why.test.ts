@@ -559,6 +559,18 @@ describe('why an event did not go to a webhook', { concurrency: 3 }, () => {
     })
   }
 
+  it('says which change of a webhook cancelled a delivery, not what was changed right after it', async () => {
+    const { webhookId, eventId } = await sent({ status: 'cancelled' }, { status: 'disabled' })()
+    const versions = [
+      { status: 'active', until_at: NOW - HOUR / 2 },
+      { status: 'inactive', until_at: NOW - HOUR / 2 + 500 },
+    ]
+    const kept = versions.map(version => ({ webhook_id: webhookId, ...version }))
+    await insertMany(server.database.knex, 'webhook_versions', kept)
+    const [{ message }] = (await explain({ webhookId, eventId })).reasons
+    assert.match(message, /^It was cancelled before it was acknowledged: the webhook became inactive,/)
+  })
+
   it('names what the webhook asks for, where that is another type', async () => {
     const notice = { type: 'delivery_dropped', about_webhook_id: await webhook() }
     for (const [events, of, words] of [
