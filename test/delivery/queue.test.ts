@@ -98,6 +98,16 @@ describeEachEngine('the queue', engine => {
     assert.deepEqual(attempts.sort(), [1, 1, 5])
   })
 
+  it('leaves a webhook as it is that was changed since its endpoint asked to stop', async () => {
+    const id = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit()
+    await fixture.database.knex('webhooks').where({ id }).update({ epoch: 1 })
+    const leaving = { from: { status: 'active', epoch: 0 }, to: { status: 'inactive', reason: '429' } } as const
+    assert.equal(await fixture.database.transaction(trx => leaveActive(trx, id, leaving, clock.now())), false)
+    assert.equal(await fixture.count('webhook_versions'), 0)
+    assert.equal((await fixture.delivery(id)).status, 'pending')
+  })
+
   it('gives back what a claim has no place for, due later and without an attempt', async () => {
     const webhookId = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit()
