@@ -290,6 +290,22 @@ describeEachEngine('a pulled webhook', engine => {
     assert.deepEqual(await projectsTaken(client), [unseen.projectId])
   })
 
+  it('takes the answer of a client whose token has lost sight of it meanwhile: what it took was handled', async () => {
+    const project = await addProject(server.database)
+    const { id } = await client.register()
+    const name = 'mutation($id: UUID, $to: [UUID!]) { upsertWebhook(id: $id, organisationIds: $to) { id } }'
+    data(await server.graphql(name, { id, to: [project.organisationId] }))
+    const of = { permissions: ['webhooks' as const], organisationIds: [project.organisationId] }
+    const limited = puller(server, await server.token(of))
+    data(await server.graphql(SUBMIT, { ...project, quarter: '2026-3', submitterId: project.userId }))
+    const taken = await limited.take(id, { waitSeconds: 5 })
+    assert.equal(taken.length, 1)
+    data(await server.graphql(name, { id, to: [(await addProject(server.database)).organisationId] }))
+    const [answered] = await limited.answer(taken)
+    assert.deepEqual([answered!.counted, answered!.delivery], [true, null])
+    await assert.rejects(limited.take(id), { code: 'NOT_FOUND' })
+  })
+
   it('is let in by no client that does not see it, and that gets nothing of its ping', async () => {
     const { organisationId } = await addProject(server.database)
     const id = randomUUID()

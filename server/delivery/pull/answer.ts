@@ -15,7 +15,7 @@ import { type AttemptResult, outcome } from '../outcome.ts'
 import type { Job, QueueRow, Settlement } from '../queue.ts'
 import { ANSWER_KEPT } from '../send.ts'
 import { settleIn } from '../settle.ts'
-import { LONGEST_TAKEN_MS } from './taken.ts'
+import { LONGEST_TAKEN_MS, takerOf } from './taken.ts'
 
 /** A client's answer to a delivery that it took. */
 export type Answer = {
@@ -186,15 +186,13 @@ const lock = async (
     ids,
   )
   const rowOf = new Map(queued.map(row => [row.delivery_id, row]))
+  const isOwn = (id: string) => takerOf(rowOf.get(id))?.id === token.id
   const ended = ids.filter(id => !rowOf.has(id))
   if (ended.length > 0) {
     // Two late answers to one attempt take turns.
     await rows(trx, `SELECT id FROM deliveries WHERE id IN (${marks(ended)}) ORDER BY id${forUpdate}`, ended)
   }
-  const seen: DeliveryRow[] = await trx('deliveries')
-    .select('deliveries.*')
-    .whereIn('deliveries.id', ids)
-    .modify(visibleTo(token)(deliveries))
+  const seen = await seenBy(trx, token, ids, isOwn)
   // An attempt under its lease has no record yet.
   const recorded = answers.filter(({ deliveryId, attempt }) => !isHeld(rowOf.get(deliveryId), attempt))
   const attempts =
@@ -225,6 +223,27 @@ const lock = async (
 
 /** The end of a lease: null if the client has none on the delivery any more. */
 export type Extended = { deliveryId: string; attempt: number; leaseUntil: number | null }
+
+/**
+ * The deliveries that a token sees. What it has taken itself it saw then: as an endpoint's, its answer counts whatever
+ * has changed since, and what a token sees is the dearest to ask.
+ */
+const seenBy = async (
+  trx: Sql,
+  token: AccessToken,
+  ids: string[],
+  isOwn: (id: string) => boolean,
+): Promise<DeliveryRow[]> => {
+  const [own, others] = [ids.filter(isOwn), ids.filter(id => !isOwn(id))]
+  const taken =
+    own.length === 0 ? [] : await rows<DeliveryRow>(trx, `SELECT * FROM deliveries WHERE id IN (${marks(own)})`, own)
+  if (others.length === 0) return taken
+  const seen: DeliveryRow[] = await trx('deliveries')
+    .select('deliveries.*')
+    .whereIn('deliveries.id', others)
+    .modify(visibleTo(token)(deliveries))
+  return [...taken, ...seen]
+}
 
 /** Gives clients more time, `seconds` from now, for deliveries that they have taken and not answered. */
 export const extendTaken = async (

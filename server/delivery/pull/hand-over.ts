@@ -2,6 +2,7 @@ import { PULL_TIME, TAKEN_TIME } from '../../domain/pull-time.ts'
 import { seesAnyway } from '../../domain/visibility.ts'
 import type { Handing } from '../after-commit.ts'
 import type { Job } from '../queue.ts'
+import { BELIEVED_MS } from './seen.ts'
 import { TAKEN_MS, takerJson } from './taken.ts'
 import type { Taken, Waiting } from './waiting.ts'
 
@@ -9,8 +10,6 @@ import type { Taken, Waiting } from './waiting.ts'
 // it, and the wait ends with the delivery after the commit, without a transaction of its own. If no client waits that
 // may have it, the next that comes takes it.
 
-/** For so long after it was read, a token is believed to be valid. */
-const BELIEVED_MS = 1_000
 /** The most clients that are tried for a delivery, so that it is not for its transaction to try thousands. */
 const MOST_TRIED = 100
 

@@ -6,7 +6,6 @@ import { CommitInDoubt, patiently, REQUEST_MS, unavailable } from '../../databas
 import type { Change } from '../../domain/change.ts'
 import { waitForLines } from '../../domain/lines.ts'
 import type { AccessToken } from '../../domain/permissions.ts'
-import type { WebhookRow } from '../../domain/resources.ts'
 import { seesAnyway } from '../../domain/visibility.ts'
 import { findWebhook, lockActive } from '../../domain/webhooks.ts'
 import { type AttemptTools, type Message, signed } from '../attempt.ts'
@@ -17,6 +16,7 @@ import type { Job } from '../queue.ts'
 import { type Answer, type Counted, extendTaken, readAnswer, recordAnswers } from './answer.ts'
 import { notPulled } from './looks.ts'
 import { answerPings, type PullPings, takePing } from './pings.ts'
+import type { Standing } from './seen.ts'
 import { take } from './take.ts'
 import { LONGEST_TAKEN_MS, LONGEST_WAIT_S, MOST_AT_ONCE, TAKEN_MS, takerJson } from './taken.ts'
 import type { Taken } from './waiting.ts'
@@ -63,7 +63,8 @@ export const takeDeliveries = async (
   within('waitSeconds', waitSeconds, 0, LONGEST_WAIT_S)
   const { database, token, address, pull, gone } = puller
   const until = performance.now() + waitSeconds * 1000
-  const look = () => patiently(() => findWebhook(database.knex, token, webhookId), performance.now() + REQUEST_MS)
+  const find = () => patiently(() => findWebhook(database.knex, token, webhookId), performance.now() + REQUEST_MS)
+  const look = () => pull.waits.seen.find(token.id, webhookId, find)
   let seen = await look()
   const isActive = () => seen?.status === 'active' && seen.transport === 'pull'
   if (!isActive() && waitSeconds === 0) throw nothingToTake(webhookId, seen)
@@ -100,7 +101,7 @@ const within = (argument: string, value: number, least: number, most: number): v
   if (value < least || value > most) throw badInput(argument, `${value} must be from ${least} to ${most}`)
 }
 
-const nothingToTake = (webhookId: string, seen: WebhookRow | undefined): TidingsError =>
+const nothingToTake = (webhookId: string, seen: Standing | undefined): TidingsError =>
   seen ? notPulled(webhookId, seen.status, seen.transport) : notFound('webhook', [webhookId])
 
 const takeDue = async (puller: Puller, webhookId: string, limit: number, under: Take): Promise<TakenDelivery[]> => {

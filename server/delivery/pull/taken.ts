@@ -24,3 +24,7 @@ export const takerJson = (
   const { id, name } = token
   return JSON.stringify({ id, name, ...(address !== undefined && { address }), epoch } satisfies Taker)
 }
+
+/** Who has taken a delivery, by its queue row. */
+export const takerOf = (row: { taken: string | null } | undefined): Taker | undefined =>
+  row?.taken ? JSON.parse(row.taken) : undefined

@@ -8,6 +8,7 @@ import type { Clients } from '../../domain/pull-clients.ts'
 import { type Log, logSeldom } from '../../log.ts'
 import { HandOver } from './hand-over.ts'
 import { type Found, isPulled, lookAt, notPulled } from './looks.ts'
+import { SeenWebhooks } from './seen.ts'
 import { giveBackTaken } from './take.ts'
 import type { Taken, Wait, Waiting, Woken } from './waiting.ts'
 
@@ -69,6 +70,7 @@ export class Waits {
   /** Webhooks of which a client has left within the last `TOGETHER_MS`, and what was committed since. */
   readonly #resting = new Map<string, { isMore: boolean; isDue: boolean }>()
   readonly handOver: HandOver
+  readonly seen = new SeenWebhooks()
   readonly #takes = new Map<string, Set<Take>>()
   /** When a take has found all that was due, by webhook and `performance.now()`, unless more was committed since. */
   readonly #emptied = new Map<string, number>()
@@ -222,6 +224,7 @@ export class Waits {
   /** Reports that this process has changed something: looks soon. */
   hurry(): void {
     this.#emptied.clear()
+    this.seen.forget()
     if (this.#lines.size === 0 || this.#hurryTimer) return
     this.#hurryTimer = setTimeout(async () => {
       await this.#lookQuietly([...this.#lines.keys()])
