@@ -94,6 +94,15 @@ describeEachEngine('a claim on an idempotency key', engine => {
     assert.deepEqual(await unsure.lookAgain(given.database), { id: 'b' })
   })
 
+  it('finds nothing done by a commit that seemed to fail if the key was taken over since', async () => {
+    const key = randomUUID()
+    const stalled = await claim(key)
+    stalled.enter('one')
+    clock.advance(LEASE_MS)
+    await claim(key)
+    assert.equal(await stalled.lookAgain(given.database), undefined)
+  })
+
   it('is had at once when it was released', async () => {
     const key = randomUUID()
     const first = await claim(key)

@@ -161,6 +161,23 @@ describeEachEngine('a webhook that heals itself, as the API tells of it', engine
     assert.equal(next, 'tidings webhooks recover')
   })
 
+  it('waits for no further ping once its new URL has answered one, but does where another field is changed', async () => {
+    await register()
+    const { knex } = server.database
+    const due_at = clock.now() + HOUR
+    const missed = { webhook_id: webhookId, missed_since: clock.now(), began_at: clock.now(), due_at }
+    await knex('webhook_recoveries').insert(missed)
+    const dueAt = async () => Number((await knex('webhook_recoveries').where({ webhook_id: webhookId }).first()).due_at)
+    await done('mutation ($id: UUID) { upsertWebhook(id: $id, name: "other") { id } }', { id: webhookId })
+    assert.equal(await dueAt(), due_at)
+    const url = new URL('/other', receiver.url).href
+    await done('mutation ($id: UUID, $url: String) { upsertWebhook(id: $id, url: $url) { id } }', {
+      id: webhookId,
+      url,
+    })
+    assert.ok((await dueAt()) < due_at)
+  })
+
   it('is not turned on while a process of an earlier version runs, which would note nothing of it', async () => {
     receiver = await startReceiver()
     const onDemand = 'mutation ($url: String!) { createWebhook(url: $url) { id } }'
