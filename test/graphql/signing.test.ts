@@ -161,7 +161,7 @@ describeEachEngine('signing by Standard Webhooks', engine => {
     assert.deepEqual(signers(receiver.requests.at(-1)!, [last]), [last])
   })
 
-  it('is not rotated without a secret, for longer than seven days, or by one that it has', async () => {
+  it('is not rotated without a secret, for longer than seven days, or by one that it has or that is too short', async () => {
     const receiver = await receive()
     const { id } = await create({ url: receiver.url })
     assert.match(refused(await server.graphql(ROTATE, { id })), /^CONFLICT: .*signing is token/)
@@ -170,6 +170,7 @@ describeEachEngine('signing by Standard Webhooks', engine => {
     assert.match(refused(await rotate({ graceSeconds: 604_801 })), /^BAD_USER_INPUT: graceSeconds/)
     assert.match(refused(await rotate({ graceSeconds: -1 })), /^BAD_USER_INPUT: graceSeconds/)
     assert.match(refused(await rotate({ secret })), /^BAD_USER_INPUT: secret/)
+    assert.match(refused(await rotate({ secret: 'whsec_short' })), /^BAD_USER_INPUT: secret.*24 to 64/)
     const told = refused(await server.graphql(UPSERT, { id: signed, secret: newStandardSecret() }))
     assert.match(told, /^BAD_USER_INPUT: secret.*rotateWebhookSecret/)
     assert.equal(made(await server.graphql(UPSERT, { id: signed, secret })).secret, null)
@@ -181,6 +182,8 @@ describeEachEngine('signing by Standard Webhooks', engine => {
     assert.deepEqual(headers, ['X-Api-Key', 'x-tenant'])
     const [first] = receiver.requests
     assert.deepEqual([first!.headers['x-api-key'], first!.headers['x-tenant']], ['k-1', 'a b'])
+    const kept = made(await server.graphql(UPSERT, { id, signing: 'token' }))
+    assert.deepEqual(kept.headers, ['X-Api-Key', 'x-tenant'])
     const changed = made(await server.graphql(UPSERT, { id, headers: { 'X-Api-Key': 'k-2' } }))
     assert.deepEqual(changed.headers, ['X-Api-Key'])
     await ping(id)
