@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, describe, it } from 'node:test'
+import { unavailable } from '../../server/database/patience.ts'
 import { KEPT_MS } from '../../server/domain/idempotency.ts'
+import { claimOf } from '../../server/http/idempotency-key.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 import { toIso } from '../../shared/time.ts'
 import { type TestClock, testClock } from '../support/clock.ts'
@@ -388,6 +390,20 @@ describeEachEngine('a mutation with an Idempotency-Key', engine => {
     assert.equal(idOf(await sendKeyed(key, document)), first)
     clock.advance(1)
     assert.notEqual(idOf(await sendKeyed(key, document)), first)
+  })
+
+  it('is UNAVAILABLE, and not refused, where the database cannot say whether its key is known', async () => {
+    const { knex: there } = server.database
+    const client = Object.create(there.client, {
+      acquireConnection: { value: () => Promise.reject(unavailable()) },
+    })
+    const knex = new Proxy(there, { get: (_, name) => (name === 'client' ? client : Reflect.get(there, name)) })
+    const ctx = {
+      req: { headersDistinct: { 'idempotency-key': [randomUUID()] } },
+      state: { token: admin, rawBody: Buffer.from('{}'), giveUpAt: performance.now() + 10_000 },
+    } as unknown as Parameters<typeof claimOf>[0]
+    const service = { database: { knex }, tools: { clock } } as unknown as Parameters<typeof claimOf>[1]
+    await assert.rejects(claimOf(ctx, service), { code: 'UNAVAILABLE' })
   })
 
   it('has no effect on a query, nor on a mutation without a key', async () => {
