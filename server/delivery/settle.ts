@@ -42,15 +42,20 @@ export const settle = async (
   }, again)
 }
 
-/** As `settle`, in the caller's transaction. */
+/**
+ * As `settle`, in the caller's transaction.
+ *
+ * @param rowsLocked the queue rows of the settlements, if the transaction has locked them already
+ */
 export const settleIn = async (
   trx: Knex.Transaction,
   settlements: Settlement[],
   now: () => number,
+  rowsLocked?: QueueRow[],
 ): Promise<Settlement[]> => {
   // Every process locks in the same order, so that two settles do not deadlock.
   const sorted = settlements.toSorted((a, b) => (a.job.deliveryId < b.job.deliveryId ? -1 : 1))
-  const { locked, busy } = await lockRows(trx, sorted)
+  const { locked, busy } = rowsLocked ? { locked: rowsLocked, busy: new Set<string>() } : await lockRows(trx, sorted)
   const free = sorted.filter(({ job }) => !busy.has(job.deliveryId))
   if (free.length === 0) return sorted
   const queued = new Map(locked.map(row => [row.delivery_id, row]))

@@ -83,7 +83,8 @@ export const recordAnswers = async (
     settlements.push(settlementOf(found, { result, headers, nowMs, scheduleMs }))
     return { deliveryId, attempt, counted: true, reason: null }
   })
-  if (settlements.length > 0 && (await settleIn(trx, settlements, now)).length > 0) throw new Overtaken()
+  const own = settlements.flatMap(({ job }) => locked.queued.get(job.deliveryId) ?? [])
+  if (settlements.length > 0 && (await settleIn(trx, settlements, now, own)).length > 0) throw new Overtaken()
   return { counted, settlements }
 }
 
