@@ -161,7 +161,7 @@ describeEachEngine('a webhook that heals itself, as the API tells of it', engine
     assert.equal(next, 'tidings webhooks recover')
   })
 
-  it('waits for no further ping once its new URL has answered one, but does where another field is changed', async () => {
+  it('waits for no further ping once its new URL has answered one, but does after another change', async () => {
     await register()
     const { knex } = server.database
     const due_at = clock.now() + HOUR

@@ -161,7 +161,7 @@ describeEachEngine('signing by Standard Webhooks', engine => {
     assert.deepEqual(signers(receiver.requests.at(-1)!, [last]), [last])
   })
 
-  it('is not rotated without a secret, for longer than seven days, or by one that it has or that is too short', async () => {
+  it('is not rotated without a secret, for over seven days, or by one that it has or that is too short', async () => {
     const receiver = await receive()
     const { id } = await create({ url: receiver.url })
     assert.match(refused(await server.graphql(ROTATE, { id })), /^CONFLICT: .*signing is token/)

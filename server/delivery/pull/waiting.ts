@@ -29,7 +29,7 @@ export type Wait = {
   gone: AbortSignal
   /** How many deliveries it takes at once. */
   limit: number
-  /** Called when it has to wait: marks its request's signature, before it may be handed anything; undefined if it is. */
+  /** Called when it has to wait: marks its signature, before it may be handed anything; undefined if it is marked. */
   mark(): Promise<void> | undefined
 }
 
