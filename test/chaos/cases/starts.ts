@@ -220,13 +220,28 @@ const statementsOf = async (stage: Stage, ground: Ground, doing: Doing): Promise
 
 const isCommit = (shape: string): boolean => shape.startsWith('commit')
 
-/** For how many seconds some transaction on the database has held locks. */
-const lockedS = ({ sql }: Ground): Promise<number> =>
-  sql.number(
-    `SELECT COALESCE(MAX(TIMESTAMPDIFF(SECOND, t.trx_started, NOW())), 0) FROM information_schema.innodb_trx t
-     JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-     WHERE p.db = DATABASE() AND (t.trx_rows_locked > 0 OR t.trx_rows_modified > 0)`,
+/** InnoDB renews what it shows of transactions only if nobody has read it for 100 ms: read more often, it stays old. */
+const LOOK_AGAIN_MS = 250
+
+type Look = { at: number; lockedS: Promise<Map<string, number>> }
+let lastLook: Look | undefined
+
+/** For how many seconds some transaction has held locks, by database. */
+const look = async (sql: Sql): Promise<Map<string, number>> => {
+  const found = await sql.rows(
+    `SELECT p.db, MAX(TIMESTAMPDIFF(SECOND, t.trx_started, NOW())) AS locked_s
+     FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+     WHERE t.trx_rows_locked > 0 OR t.trx_rows_modified > 0 GROUP BY p.db`,
   )
+  return new Map(found.map(row => [String(row.db), Number(row.locked_s)]))
+}
+
+/** For how many seconds some transaction on the database has held locks, seen a moment ago. */
+const lockedS = async ({ sql, url }: Ground): Promise<number> => {
+  const at = performance.now()
+  if (!lastLook || at - lastLook.at > LOOK_AGAIN_MS) lastLook = { at, lockedS: look(sql) }
+  return (await lastLook.lockedS).get(new URL(url).pathname.slice(1)) ?? 0
+}
 
 type Meeting = { doing: Doing; shape: string; fault: Fault; readyWithinMs: number; lockedWithinS: number }
 /** `wrong`: what did not hold. */
