@@ -6,6 +6,7 @@ import path from 'node:path'
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { type Pulling, startPulling } from '../../receiver/pulling.ts'
 import { connect, rows } from '../../server/database/connect.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 import { eventually } from '../support/eventually.ts'
@@ -14,7 +15,7 @@ import { startReceiver } from '../support/receiver.ts'
 
 // node test/chaos/upgrade.ts PREVIOUS: upgrades from the release in a folder (a checkout of it, installed) to this one
 // under load, on the first server of TIDINGS_TEST_DATABASE_URLS. Servers of both run side by side on the newer schema.
-// Counts answers lost, changes doubled, signatures let in twice, and deliveries missing.
+// Counts answers lost, changes doubled, signatures let in twice, deliveries missing, and pulled ones that are sent.
 
 const [, , previous = ''] = process.argv
 const [server = ''] = (process.env.TIDINGS_TEST_DATABASE_URLS ?? '').split(',')
@@ -137,7 +138,30 @@ const replay = async (send: (to: string) => Promise<{ status: number }>): Promis
   }
 }
 
+/** The ids of the events that a client has pulled. */
+const pulled: string[] = []
+
+/** A client that pulls from a server of this release. */
+const pullFrom = (base: string, by: Credentials, webhookId: string): Pulling =>
+  startPulling({
+    async ask(query, variables) {
+      const { answer } = await graphql(base, by, query, variables)
+      const [error] = answer.errors ?? []
+      if (error) throw Object.assign(new Error(JSON.stringify(error)), error.extensions)
+      return answer.data
+    },
+    webhookId,
+    concurrency: 20,
+    async answer({ body }) {
+      const { eventId, eventType } = JSON.parse(body)
+      if (eventType === SUBMITTED) pulled.push(eventId)
+      return { status: 200, headers: {}, body: '' }
+    },
+    onError: () => {},
+  })
+
 const receiver = await startReceiver()
+let pulling: Pulling | undefined
 try {
   await run(previous, ['server', 'migrate'])
   const token = JSON.parse(
@@ -183,7 +207,16 @@ try {
   console.log(`migrated in ${Math.round(performance.now() - migratedAt)} ms under load: ${migrated.join(', ')}`)
   await sleep(PHASE_MS)
   for (const old of [...serving]) {
-    serving.push(await startServer(present))
+    const beside = await startServer(present)
+    serving.push(beside)
+    if (!pulling) {
+      const webhookId = randomUUID()
+      pulling = pullFrom(beside.base, by, webhookId)
+      pulling.ended.catch(error => console.error(error))
+      const create = 'mutation ($id: UUID!) { upsertWebhook(id: $id, transport: pull) { id } }'
+      const made = await graphql(beside.base, by, create, { id: webhookId })
+      assert.equal(made.answer.errors, undefined, JSON.stringify(made.answer))
+    }
     await sleep(PHASE_MS)
     serving.splice(serving.indexOf(old), 1)
     // Its requests are answered by then, as behind a proxy that removes it.
@@ -204,19 +237,34 @@ try {
     database.knex,
     `SELECT (SELECT COUNT(*) FROM project_reports WHERE status = 'submitted') AS reports,
        (SELECT COUNT(*) FROM events WHERE type = '${SUBMITTED}') AS events,
-       (SELECT COUNT(*) FROM deliveries WHERE status = 'delivered' AND event_type = '${SUBMITTED}') AS delivered`,
+       (SELECT COUNT(*) FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id
+        WHERE d.status = 'delivered' AND d.event_type = '${SUBMITTED}' AND w.transport = 'push') AS delivered`,
   )
+  const toPull = await rows<{ event_id: string; sent: number }>(
+    database.knex,
+    `SELECT d.event_id, (SELECT COUNT(*) FROM attempts a WHERE a.delivery_id = d.id
+       AND COALESCE(a.evidence, '') NOT LIKE '%"pulledBy"%') AS sent
+     FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id
+     WHERE d.event_type = '${SUBMITTED}' AND w.transport = 'pull'`,
+  )
+  await pulling?.stop()
   // The schedule makes events of its own meanwhile.
   const sent = receiver.requests.filter(({ body }) => body?.eventType === SUBMITTED).map(({ body }) => body.eventId)
   await database.close()
-  const told = { ...count, ...found, received: sent.length, receivedTwice: sent.length - new Set(sent).size }
+  const sentToPull = toPull.filter(row => Number(row.sent) > 0).length
+  const ofPull = { toPull: toPull.length, pulled: pulled.length, sentToPull }
+  const received = { received: sent.length, receivedTwice: sent.length - new Set(sent).size }
+  const told = { ...count, ...found, ...received, ...ofPull }
   console.log(JSON.stringify(told, null, 2))
   const isWell =
     count.letInTwice === 0 &&
     count.lost === 0 &&
     Number(found!.reports) === count.made &&
     Number(found!.events) === count.made &&
-    new Set(sent).size === count.made
+    new Set(sent).size === count.made &&
+    toPull.length > 0 &&
+    new Set(pulled).size === toPull.length &&
+    sentToPull === 0
   process.exitCode = isWell ? 0 : 1
 } finally {
   isOver = true
