@@ -98,6 +98,7 @@ export const findByApiKeys = async (sql: Sql, apiKeys: Iterable<string>): Promis
     sql,
     `${SELECT_TOKENS} WHERE t.api_key IN (${marks(comparable)})`,
     comparable,
+    { isPrepared: comparable.length === 1 },
   )
   return new Map(found.map(row => [row.api_key, { token: tokenOf(row), secretSealed: row.secret_sealed }]))
 }
