@@ -15,6 +15,7 @@ export const startChild = async (file: string, args: string[] = [], execArgv: st
   return {
     /** Its first message. */
     first,
+    pid: child.pid!,
     tell: (message: object) => void child.send(message),
     ask: (message: object): Promise<unknown> => {
       const answer = next()

@@ -7,6 +7,7 @@ export const startReceivers = async (count: number) => {
   const { ports } = child.first as { ports: number[] }
   return {
     urls: ports.map(port => `http://127.0.0.1:${port}/`),
+    pid: child.pid,
     /** The project reports received since the last call, each with its time. */
     async arrivals() {
       const { arrivals } = (await child.ask({})) as { arrivals: [string, number][] }
@@ -20,6 +21,7 @@ export const startReceivers = async (count: number) => {
 export const startPullers = async () => {
   const child = await startChild('pullers.ts')
   return {
+    pid: child.pid,
     start: (given: Omit<StartPullers, 'kind'>) => child.tell({ kind: 'start', ...given } satisfies StartPullers),
     async arrivals() {
       const { arrivals } = (await child.ask({ kind: 'arrivals' })) as { arrivals: [string, number][] }

@@ -49,6 +49,8 @@ export type World = {
   admin: Credentials
   client: Client
   tenant: Tenant
+  /** The process of the endpoints, or of the clients that pull. */
+  receivingPid: number
   server(): ServerProcess
   /** Replaces the server, ending the old one if it still runs. */
   restart(): Promise<void>
@@ -94,9 +96,10 @@ export const startWorld = async (
     const of = { client, url: server.url, admin, name: 'Steady' }
     const tenant = await createTenant({ ...of, endpoints: receivers.urls, projects })
     if (pulling) tenant.webhookIds.push(await createPulled({ ...of, tenant, pullers, start: pulling.start }))
-    const arrivals = pulling?.arrivals ?? receivers.arrivals
+    const { arrivals, pid } = pulling ?? receivers
     return {
       given,
+      receivingPid: pid,
       admin,
       client,
       tenant,
