@@ -10,6 +10,15 @@ const HALF_LIFE_MS = { lately: 3_000, known: 30_000 }
 /** When a token is forgotten that asks nothing. */
 const FORGET_MS = 600_000
 const MOST_TOKENS = 10_000
+/** What the reader or others may have added to a query counts at most for so much. */
+const MOST_ADDED_TO_MS = 25
+
+/**
+ * A query that has ended. `tookMs`: what its reader says, if it was answered; that may be too much where others ran
+ * beside it, and too little of what its statements took. `shareMs`: its share of the reader's time. `isHeavy`: it was
+ * found to be heavy. `isNew`: of a reader that has just started. `isMixed`: beside others that are not light.
+ */
+export type End = { tookMs: number | undefined; shareMs: number; isHeavy: boolean; isNew: boolean; isMixed: boolean }
 
 type Sums = { ms: number; squares: number }
 type Cost = { lately: Sums; known: Sums; at: number }
@@ -29,6 +38,18 @@ export class Costs {
 
   constructor(now: () => number = () => performance.now()) {
     this.#now = now
+  }
+
+  /**
+   * What a new reader adds to a query does not count against it, nor does what ran beside it; that of a token that is
+   * not known to be light counts with its share, or many of them would vouch for each other.
+   */
+  noteEnd(tokenId: string, { tookMs = 0, shareMs, isHeavy, isNew, isMixed }: End): void {
+    if (isHeavy) this.note(tokenId, Math.max(tookMs, shareMs))
+    else {
+      const mostMs = isNew || this.isKnown(tokenId) ? MOST_ADDED_TO_MS : shareMs
+      this.note(tokenId, (isNew || isMixed) && !this.isHeavy(tokenId) ? Math.min(tookMs, mostMs) : tookMs)
+    }
   }
 
   note(tokenId: string, ms: number): void {

@@ -13,6 +13,7 @@ import type { FromReader } from './messages.ts'
 import {
   hasNoneLight,
   isLightOne,
+  isReplacing,
   LIMITS,
   type Limits,
   MOST_HEAVY_A_TOKEN,
@@ -33,7 +34,6 @@ const LOOK_MS = 25
 const LONG_MS = { unknown: 250, known: 500 }
 /** Its first queries take longer: its code is not compiled yet. */
 const NEW_UNTIL = 4
-const MOST_ADDED_TO_MS = 25
 /** A query that has waited for so long comes before those that take half as long. */
 const AGE_MS = 4_000
 /** One whose token is not known to be light comes after those that take so many times twice as long. */
@@ -44,6 +44,8 @@ const WORTH_A_READER_MS = 100
 const HUNG_UP = hungUp().code
 /** How long after the server the first reader starts, so that no query has to wait for it. */
 const WARM_MS = 1_000
+/** How long after the first query another reader starts, so that one is left to others where a query takes long. */
+const PAIR_MS = 2_000
 /** After so long without a query the readers end: at rest, a server is one process. */
 const REST_MS = 5 * 60_000
 /** The pause before a reader that ended before it was ready is started again. */
@@ -165,7 +167,7 @@ class Reader {
 }
 
 /** When readers start and end that nothing is asked of; the defaults are the product's. */
-export type ReaderTimes = { warmMs?: number; restMs?: number }
+export type ReaderTimes = { warmMs?: number; pairMs?: number; restMs?: number }
 
 /** Starts processes that answer queries, as they are needed. */
 export class Readers {
@@ -184,6 +186,8 @@ export class Readers {
   #fault: string | undefined
   readonly #heard: Heard
   readonly #warmMs: number
+  readonly #pairMs: number
+  #pair: NodeJS.Timeout | undefined
   readonly #rest: NodeJS.Timeout
 
   constructor(
@@ -191,10 +195,11 @@ export class Readers {
     database: Database,
     log: Log,
     heard: Heard,
-    { warmMs = WARM_MS, restMs = REST_MS }: ReaderTimes = {},
+    { warmMs = WARM_MS, pairMs = PAIR_MS, restMs = REST_MS }: ReaderTimes = {},
   ) {
     this.#heard = heard
     this.#warmMs = warmMs
+    this.#pairMs = pairMs
     this.#rest = setTimeout(() => this.#endIdle(), restMs).unref()
     this.#databaseUrl = databaseUrl
     this.#database = database
@@ -204,10 +209,11 @@ export class Readers {
 
   /** Starts the first reader soon. */
   warm(): void {
-    const startFirst = () => {
-      if (!this.#isStopping && this.#readers.size === 0) this.#startReader()
-    }
-    setTimeout(startFirst, this.#warmMs).unref()
+    setTimeout(() => this.#startIfFewer(1), this.#warmMs).unref()
+  }
+
+  #startIfFewer(than: number): void {
+    if (!this.#isStopping && this.#readers.size < than) this.#startReader()
   }
 
   /**
@@ -222,6 +228,7 @@ export class Readers {
     terms.gone.addEventListener('abort', () => this.#forget(job), { once: true })
     this.#waiting.add(job.tokenId, job)
     this.#dispatch()
+    this.#pair ??= setTimeout(() => this.#startIfFewer(2), this.#pairMs).unref()
     const late = setTimeout(() => this.#giveUp(job, noPlace()), terms.giveUpAt - performance.now())
     const result = await job.result.promise
     clearTimeout(late)
@@ -237,6 +244,7 @@ export class Readers {
   stop(): void {
     this.#isStopping = true
     clearTimeout(this.#rest)
+    clearTimeout(this.#pair)
     for (const { process } of this.#readers) process.kill()
   }
 
@@ -265,8 +273,10 @@ export class Readers {
       this.#readers.delete(reader)
       reader.process.kill()
     }
-    if (this.#readers.size > 0) this.#rest.refresh()
-    else this.#hadTwo = false
+    if (this.#readers.size > 0) return void this.#rest.refresh()
+    this.#hadTwo = false
+    clearTimeout(this.#pair)
+    this.#pair = undefined
   }
 
   #isReplaced(fault: string | undefined): void {
@@ -318,17 +328,19 @@ export class Readers {
 
   /** `tookMs`: of one that was answered. */
   #left(reader: Reader, job: Job, tookMs?: number): void {
-    if (tookMs !== undefined) this.#note(reader, job, tookMs)
-    else if (job.isHeavy && !job.waitsToMatch) this.#costs.note(job.tokenId, reader.costOf(job))
+    if (tookMs !== undefined || (job.isHeavy && !job.waitsToMatch)) {
+      const isMixed = this.#isMixed(reader)
+      const shareMs = reader.costOf(job)
+      this.#costs.noteEnd(job.tokenId, {
+        tookMs,
+        shareMs,
+        isHeavy: job.isHeavy,
+        isNew: reader.begun <= NEW_UNTIL,
+        isMixed,
+      })
+    }
     reader.leave(job)
     job.leave()
-  }
-
-  /** What the reader that has just started, or what ran beside it, adds to a light query does not count against it. */
-  #note(reader: Reader, job: Job, tookMs: number): void {
-    const isAdded = reader.begun <= NEW_UNTIL || this.#isMixed(reader)
-    const isHeavy = job.isHeavy || this.#costs.isHeavy(job.tokenId)
-    this.#costs.note(job.tokenId, isAdded && !isHeavy ? Math.min(tookMs, MOST_ADDED_TO_MS) : tookMs)
   }
 
   #isMixed(reader: Reader): boolean {
@@ -383,10 +395,11 @@ export class Readers {
     return { tokenId, isKnown, isHalfHeavy, isHeavy, isMatching, isSuspect }
   }
 
-  /** Whether a reader is starting that is not the first or second one. */
   get #isReplacing(): boolean {
-    this.#hadTwo ||= this.#ready.length > 1
-    return this.#hadTwo && this.#ready.length < this.#readers.size
+    const [ready, all] = [this.#ready.length, this.#readers.size]
+    this.#hadTwo ||= ready > 1
+    const mayStart = this.#fault === undefined && performance.now() >= this.#startAfter
+    return this.#hadTwo && isReplacing({ ready, all, mayStart })
   }
 
   get #ready(): Reader[] {

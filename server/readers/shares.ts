@@ -37,6 +37,10 @@ export type Running = readonly Share[]
 /** `isReplacing`: another reader starts in the place of one that has ended, and will soon be ready. */
 export type Rules = Limits & { isReplacing?: boolean }
 
+/** Of two readers or more, whether one starts in the place of one that has ended, or will if somebody waits. */
+export const isReplacing = (readers: { ready: number; all: number; mayStart: boolean }): boolean =>
+  readers.ready < readers.all || (readers.ready < 2 && readers.mayStart)
+
 /** Whether a token may have one more query of a kind at once: half of the places, and few heavy ones. */
 export const mayHaveMore = (job: Share, readers: readonly Running[], { places, ...most }: Limits): boolean => {
   const own = readers.flat().filter(({ tokenId }) => tokenId === job.tokenId)

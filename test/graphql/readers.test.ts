@@ -283,6 +283,16 @@ it('a server has a reader soon, none when nothing is asked for a while, and one 
   }
 })
 
+it('a server has two readers soon after the first query, so that one is left to others where it takes long', async () => {
+  const server = await startTestServer('sqlite', { env: ENV, readerTimes: { warmMs: 600_000, pairMs: 1 } })
+  try {
+    assert.equal((await server.graphql(QUICK)).errors, undefined)
+    await eventually('the second reader', readers, ({ length }) => length === 2)
+  } finally {
+    await server.stop()
+  }
+})
+
 it('a reader whose server dies ends without a word', () => {
   // The server is killed in the turn after it has started the reader, which can tell it nothing any more.
   const reader = fileURLToPath(new URL('../../server/readers/reader.ts', import.meta.url))

@@ -48,3 +48,25 @@ it('a token that asks nothing for long is forgotten', () => {
   clock.advance(700_000)
   assert.ok(!costs.isKnown('token'))
 })
+
+const ENDED = { tookMs: 0, shareMs: 0, isHeavy: false, isNew: false, isMixed: false }
+
+it('a query that has become heavy counts with its share, however little its reader has seen of it', () => {
+  const { costs } = seen(8)
+  costs.noteEnd('token', { ...ENDED, tookMs: 50, shareMs: 800, isHeavy: true })
+  assert.deepEqual([costs.isKnown('token'), costs.isHeavy('token')], [false, true])
+})
+
+it('a light token does not become heavy by what runs beside its queries, or by a new reader', () => {
+  const { costs } = seen(8)
+  for (const added of [{ isMixed: true }, { isNew: true }])
+    costs.noteEnd('token', { ...ENDED, tookMs: 1_700, shareMs: 400, ...added })
+  assert.deepEqual([costs.isKnown('token'), costs.isHeavy('token')], [true, false])
+})
+
+it('tokens that were never seen do not become light by running beside each other', () => {
+  const { costs } = seen()
+  costs.noteEnd('token', { ...ENDED, tookMs: 1_700, shareMs: 210, isMixed: true })
+  costs.noteEnd('quick', { ...ENDED, tookMs: 1_700, shareMs: 20, isMixed: true })
+  assert.deepEqual([costs.isKnown('token'), costs.isKnown('quick')], [false, true])
+})

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
-import { MOST_HEAVY_A_TOKEN, mayBegin, mayMove, mayStay, type Share } from '../../server/readers/shares.ts'
+import { isReplacing, MOST_HEAVY_A_TOKEN, mayBegin, mayMove, mayStay, type Share } from '../../server/readers/shares.ts'
 
 const light = (tokenId = 'light'): Share => ({
   tokenId,
@@ -113,4 +113,11 @@ it('a light query begins anew elsewhere, when what runs beside it is not light',
   assert.ok(!mayMove(light(), 0, [[light(), heavy()], [unknown()]], LIMITS))
   assert.ok(!mayMove(light(), 0, [[light(), heavy()], many(4)], LIMITS))
   assert.ok(!mayMove(unknown(), 0, [[unknown(), heavy()], []], LIMITS))
+})
+
+it('a reader that has ended is being replaced from that moment on, unless none can be started', () => {
+  assert.ok(isReplacing({ ready: 1, all: 1, mayStart: true }))
+  assert.ok(isReplacing({ ready: 1, all: 2, mayStart: false }))
+  assert.ok(!isReplacing({ ready: 1, all: 1, mayStart: false }))
+  assert.ok(!isReplacing({ ready: 2, all: 2, mayStart: true }))
 })

@@ -56,7 +56,7 @@ export const startTestServer = async (
     by,
     clock: given,
     liveTimes,
-    readerTimes = { warmMs: 600_000 },
+    readerTimes = { warmMs: 600_000, pairMs: 600_000 },
   }: {
     env?: Record<string, string>
     url?: string
