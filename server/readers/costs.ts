@@ -44,8 +44,10 @@ export class Costs {
    * What a new reader adds to a query does not count against it, nor does what ran beside it; that of a token that is
    * not known to be light counts with its share, or many of them would vouch for each other.
    */
-  noteEnd(tokenId: string, { tookMs = 0, shareMs, isHeavy, isNew, isMixed }: End): void {
-    if (isHeavy) this.note(tokenId, Math.max(tookMs, shareMs))
+  noteEnd(tokenId: string, { tookMs, shareMs, isHeavy, isNew, isMixed }: End): void {
+    const isHeldUp = isMixed && this.isKnown(tokenId)
+    if (tookMs === undefined) this.note(tokenId, shareMs)
+    else if (isHeavy) this.note(tokenId, isHeldUp ? tookMs : Math.max(tookMs, shareMs))
     else {
       const mostMs = isNew || this.isKnown(tokenId) ? MOST_ADDED_TO_MS : shareMs
       this.note(tokenId, (isNew || isMixed) && !this.isHeavy(tokenId) ? Math.min(tookMs, mostMs) : tookMs)

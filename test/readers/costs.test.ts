@@ -59,9 +59,16 @@ it('a query that has become heavy counts with its share, however little its read
 
 it('a light token does not become heavy by what runs beside its queries, or by a new reader', () => {
   const { costs } = seen(8)
+  costs.noteEnd('token', { ...ENDED, tookMs: 8, shareMs: 800, isHeavy: true, isMixed: true })
   for (const added of [{ isMixed: true }, { isNew: true }])
     costs.noteEnd('token', { ...ENDED, tookMs: 1_700, shareMs: 400, ...added })
   assert.deepEqual([costs.isKnown('token'), costs.isHeavy('token')], [true, false])
+})
+
+it('a query that was ended before its answer counts with its share', () => {
+  const { costs } = seen(8)
+  costs.noteEnd('token', { ...ENDED, tookMs: undefined, shareMs: 800, isHeavy: true, isMixed: true })
+  assert.ok(costs.isHeavy('token'))
 })
 
 it('tokens that were never seen do not become light by running beside each other', () => {
