@@ -8,8 +8,8 @@ import { startWorld, type World } from './world.ts'
 
 // Deliveries that clients pull, beside the same ones pushed: events of 100 projects to one webhook, at 10,000 a minute
 // and at 100 a second. CPU is that of the server, the database, and the endpoint or client, from the mutation to the
-// recorded answer; that of a delivery alone, what an event costs more than one that no webhook receives. Latency is from
-// the answer to the mutation to the hands of the receiver or client.
+// recorded answer; that of a delivery alone, what an event costs more than one that no webhook receives. Latency is
+// from the answer to the mutation to the hands of the receiver or client.
 //
 //   npm run bench -- pull [--engine mysql] [--rounds 3] [--seconds 6]
 

@@ -283,7 +283,7 @@ it('a server has a reader soon, none when nothing is asked for a while, and one 
   }
 })
 
-it('a server has two readers soon after the first query, so that one is left to others where it takes long', async () => {
+it('a server has two readers soon after the first query, so that one is left to others', async () => {
   const server = await startTestServer('sqlite', { env: ENV, readerTimes: { warmMs: 600_000, pairMs: 1 } })
   try {
     assert.equal((await server.graphql(QUICK)).errors, undefined)
