@@ -16,7 +16,7 @@ const MOST_ADDED_TO_MS = 25
 /**
  * A query that has ended. `tookMs`: what its reader says, if it was answered; that may be too much where others ran
  * beside it, and too little of what its statements took. `shareMs`: its share of the reader's time. `isHeavy`: it was
- * found to be heavy. `isNew`: of a reader that has just started. `isMixed`: beside others that are not light.
+ * found to be heavy. `isNew`: of a reader that has just started. `isMixed`: some in its reader are not light.
  */
 export type End = { tookMs: number | undefined; shareMs: number; isHeavy: boolean; isNew: boolean; isMixed: boolean }
 
@@ -41,17 +41,20 @@ export class Costs {
   }
 
   /**
-   * What a new reader adds to a query does not count against it, nor does what ran beside it; that of a token that is
-   * not known to be light counts with its share, or many of them would vouch for each other.
+   * What a new reader adds to a query does not count against it, nor what runs beside one of a token that is known to
+   * be light. Of any other token a query counts with its share: otherwise many of them would vouch for each other.
    */
-  noteEnd(tokenId: string, { tookMs, shareMs, isHeavy, isNew, isMixed }: End): void {
-    const isHeldUp = isMixed && this.isKnown(tokenId)
-    if (tookMs === undefined) this.note(tokenId, shareMs)
-    else if (isHeavy) this.note(tokenId, isHeldUp ? tookMs : Math.max(tookMs, shareMs))
-    else {
-      const mostMs = isNew || this.isKnown(tokenId) ? MOST_ADDED_TO_MS : shareMs
-      this.note(tokenId, (isNew || isMixed) && !this.isHeavy(tokenId) ? Math.min(tookMs, mostMs) : tookMs)
-    }
+  noteEnd(tokenId: string, end: End): void {
+    this.note(tokenId, this.#countedMs(tokenId, end))
+  }
+
+  #countedMs(tokenId: string, { tookMs, shareMs, isHeavy, isNew, isMixed }: End): number {
+    const isKnown = this.isKnown(tokenId)
+    if (tookMs === undefined) return shareMs
+    if (isHeavy) return isKnown ? tookMs : Math.max(tookMs, shareMs)
+    if (this.isHeavy(tokenId)) return tookMs
+    if (isNew || (isKnown && isMixed)) return Math.min(tookMs, MOST_ADDED_TO_MS)
+    return isKnown ? tookMs : Math.min(tookMs, shareMs)
   }
 
   note(tokenId: string, ms: number): void {

@@ -329,15 +329,9 @@ export class Readers {
   /** `tookMs`: of one that was answered. */
   #left(reader: Reader, job: Job, tookMs?: number): void {
     if (tookMs !== undefined || (job.isHeavy && !job.waitsToMatch)) {
-      const isMixed = this.#isMixed(reader)
-      const shareMs = reader.costOf(job)
-      this.#costs.noteEnd(job.tokenId, {
-        tookMs,
-        shareMs,
-        isHeavy: job.isHeavy,
-        isNew: reader.begun <= NEW_UNTIL,
-        isMixed,
-      })
+      const { isHeavy } = job
+      const [isNew, isMixed] = [reader.begun <= NEW_UNTIL, this.#isMixed(reader)]
+      this.#costs.noteEnd(job.tokenId, { tookMs, shareMs: reader.costOf(job), isHeavy, isNew, isMixed })
     }
     reader.leave(job)
     job.leave()

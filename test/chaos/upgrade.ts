@@ -240,9 +240,9 @@ try {
        (SELECT COUNT(*) FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id
         WHERE d.status = 'delivered' AND d.event_type = '${SUBMITTED}' AND w.transport = 'push') AS delivered`,
   )
-  const toPull = await rows<{ event_id: string; sent: number }>(
+  const toPull = await rows<{ sent: number }>(
     database.knex,
-    `SELECT d.event_id, (SELECT COUNT(*) FROM attempts a WHERE a.delivery_id = d.id
+    `SELECT (SELECT COUNT(*) FROM attempts a WHERE a.delivery_id = d.id
        AND COALESCE(a.evidence, '') NOT LIKE '%"pulledBy"%') AS sent
      FROM deliveries d JOIN webhooks w ON w.id = d.webhook_id
      WHERE d.event_type = '${SUBMITTED}' AND w.transport = 'pull'`,

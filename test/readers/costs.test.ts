@@ -51,9 +51,9 @@ it('a token that asks nothing for long is forgotten', () => {
 
 const ENDED = { tookMs: 0, shareMs: 0, isHeavy: false, isNew: false, isMixed: false }
 
-it('a query that has become heavy counts with its share, however little its reader has seen of it', () => {
-  const { costs } = seen(8)
-  costs.noteEnd('token', { ...ENDED, tookMs: 50, shareMs: 800, isHeavy: true })
+it('a first query that has become heavy counts with its share, however little its reader has seen of it', () => {
+  const { costs } = seen()
+  costs.noteEnd('token', { ...ENDED, tookMs: 50, shareMs: 800, isHeavy: true, isMixed: true })
   assert.deepEqual([costs.isKnown('token'), costs.isHeavy('token')], [false, true])
 })
 
@@ -76,4 +76,18 @@ it('tokens that were never seen do not become light by running beside each other
   costs.noteEnd('token', { ...ENDED, tookMs: 1_700, shareMs: 210, isMixed: true })
   costs.noteEnd('quick', { ...ENDED, tookMs: 1_700, shareMs: 20, isMixed: true })
   assert.deepEqual([costs.isKnown('token'), costs.isKnown('quick')], [false, true])
+})
+
+it('what a light token takes beside light ones counts whole', () => {
+  const { costs } = seen(8)
+  costs.noteEnd('token', { ...ENDED, tookMs: 1_700, shareMs: 20 })
+  assert.ok(costs.isHeavy('token'))
+})
+
+it('what a heavy token takes counts whole in a new reader, too', () => {
+  const { costs, clock } = seen(1_000)
+  clock.advance(20_000)
+  costs.noteEnd('token', { ...ENDED, tookMs: 1_000, isNew: true })
+  clock.advance(20_000)
+  assert.ok(costs.isHeavy('token'))
 })
