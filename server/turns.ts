@@ -37,15 +37,11 @@ export class Turns<Item> {
     return this.#takeFrom(this.#lines, mayBegin)
   }
 
-  /** The same, but the keys whose first item has a lower rank come before the others. */
-  takeLowest(mayBegin: (item: Item) => boolean, rankOf: (item: Item) => number): Item | undefined {
-    const ranked = [...this.#lines].map(([key, line]) => {
-      const [first] = line
-      return { key, line, rank: rankOf(first!) }
-    })
-    ranked.sort((a, b) => a.rank - b.rank)
+  /** The same, but the keys are in the order of their first items; equal ones take turns. */
+  takeFirst(mayBegin: (item: Item) => boolean, order: (a: Item, b: Item) => number): Item | undefined {
+    const first = ([, line]: [string, Set<Item>]): Item => line.values().next().value!
     return this.#takeFrom(
-      ranked.map(({ key, line }): [string, Set<Item>] => [key, line]),
+      [...this.#lines].sort((a, b) => order(first(a), first(b))),
       mayBegin,
     )
   }

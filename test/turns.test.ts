@@ -28,13 +28,13 @@ it('a key that was served comes after those that wait, and what may not begin ke
   assert.deepEqual(taken(turns), ['b1', 'a1', 'a3'])
 })
 
-it('keys whose first item has a lower rank come first, and those of one rank take turns', () => {
+it('keys are in the order of their first items, and equal ones take turns', () => {
   const turns = new Turns<string>()
   for (const item of ['a1', 'b1', 'b2', 'c1', 'a2']) turns.add(item[0]!, item)
   const next = () =>
-    turns.takeLowest(
+    turns.takeFirst(
       () => true,
-      item => (item[0] === 'a' ? 1 : 0),
+      (a, b) => Number(a[0] === 'a') - Number(b[0] === 'a'),
     )
   assert.deepEqual([next(), next(), next(), next(), next()], ['b1', 'c1', 'b2', 'a1', 'a2'])
 })

@@ -13,6 +13,7 @@ import { compactHeap } from '../heap.ts'
 import { createLog } from '../log.ts'
 import { release } from '../release.ts'
 import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
+import { SharedTime } from './shared-time.ts'
 
 // A process that answers queries and changes nothing, so that it can be killed at any moment.
 
@@ -20,15 +21,12 @@ type Start = Extract<ToReader, { kind: 'start' }>
 type Ask = Extract<ToReader, { kind: 'ask' }>
 
 /** A connection that one request at a time uses. */
-type Session = { database: Database; budget: Budget; databaseMs: number; connectionId?: number }
+type Session = { database: Database; budget: Budget; connectionId?: number }
 
 /** Later than the budget's own time limit, so that the budget reports the error. */
 const STATEMENT_MS = BUDGET.timeMs + 1_000
 /** A longer body goes to the server on the pipe, encoded in parts of this length, so that it is in memory once. */
 const PART_CHARACTERS = 64 * 1024
-
-/** What each query costs besides. */
-const BESIDE_MS = 2
 
 /** The server may have ended; this process ends when it notices. */
 const tell = (message: FromReader): void => void process.send?.(message, () => {})
@@ -54,18 +52,9 @@ const openSession = ({ databaseUrl, engine }: Start): Session => {
       session.connectionId = connectionId
     },
   })
-  const session: Session = { database, budget: new Budget(), databaseMs: 0 }
+  const session: Session = { database, budget: new Budget() }
   // Work that a request has queued ends with it.
   database.knex.on('query', () => session.budget.proceed())
-  // The time of a statement in which this process had nothing else to do; one runs at a time.
-  let before = performance.eventLoopUtilization()
-  database.knex.on('query', () => {
-    before = performance.eventLoopUtilization()
-  })
-  const count = () => {
-    session.databaseMs += performance.eventLoopUtilization(before).idle
-  }
-  database.knex.on('query-response', count).on('query-error', count)
   return session
 }
 
@@ -75,11 +64,17 @@ const endSession = ({ database, connectionId }: Session): Promise<void> => {
   return database.close()
 }
 
+const cpuMs = (): number => {
+  const { user, system } = process.cpuUsage()
+  return (user + system) / 1_000
+}
+
 const start = (message: Start): void => {
   const log = createLog(message.logLevel)
   const schema = createSchema()
   const documents = createDocuments(schema)
   const idle: Session[] = []
+  const time = new SharedTime(() => cpuMs() + (message.places === 1 ? 0 : performance.eventLoopUtilization().idle))
   const running = new Map<number, { gone: AbortController; match: () => void }>()
 
   const answer = async ({ id, request, now, patienceMs }: Ask): Promise<void> => {
@@ -93,8 +88,7 @@ const start = (message: Start): void => {
     running.set(id, { gone, match: turn.resolve })
     const session = idle.pop() ?? openSession(message)
     session.budget = budget
-    session.databaseMs = 0
-    const cpuBefore = process.cpuUsage()
+    const begunAt = time.begin()
     let asked: string | undefined
     const service: QueryService = { database: session.database, tools: { clock: { now: () => now } } }
     const answering = { schema, log, documents, budget, gone: gone.signal }
@@ -110,15 +104,13 @@ const start = (message: Start): void => {
           },
         })
     running.delete(id)
+    time.end()
+    const costMs = time.since(begunAt)
     if (budget.isOver) endSession(session).catch(error => log.warn({ err: error }, 'a connection was not closed'))
     else idle.push(session)
     if (!answered) return tell({ kind: 'mutation', id })
     const { status, headers, codes } = answered
     const body = String(answered.body ?? '')
-    const cpu = process.cpuUsage(cpuBefore)
-    const alone = (cpu.user + cpu.system) / 1_000
-    // One that runs alone has spent all of the time of the processor, in SQLite too.
-    const costMs = message.places === 1 ? alone : BESIDE_MS + budget.workedMs + session.databaseMs
     const answer = { kind: 'answer', id, status, headers, codes, operation: asked, costMs } as const
     if (body.length <= PART_CHARACTERS) return tell({ ...answer, body: Buffer.from(body) })
     bodySent = bodySent.then(() => {

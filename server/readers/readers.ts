@@ -9,20 +9,24 @@ import { otherRelease } from '../release.ts'
 import { Turns } from '../turns.ts'
 import { type Ending, HEAP_MB, ReaderProcess } from './child.ts'
 import { Costs } from './costs.ts'
+import { FairTurns } from './fair-share.ts'
 import type { FromReader } from './messages.ts'
+import { SharedTime } from './shared-time.ts'
 import {
   hasNoneLight,
   isLightOne,
   isReplacing,
   LIMITS,
   type Limits,
-  MOST_HEAVY_A_TOKEN,
+  MOST_HEAVY_A_PARTY,
   mayBegin,
   mayHaveMore,
   mayMove,
   mayStay,
+  type Rules,
   type Share,
 } from './shares.ts'
+import { Tenants } from './tenants.ts'
 
 /** A reader that has not ended a request this long after its limit is blocked, and is killed. */
 const HELD_MS = 2_000
@@ -34,10 +38,6 @@ const LOOK_MS = 25
 const LONG_MS = { unknown: 250, known: 500 }
 /** Its first queries take longer: its code is not compiled yet. */
 const NEW_UNTIL = 4
-/** A query that has waited for so long comes before those that take half as long. */
-const AGE_MS = 4_000
-/** One whose token is not known to be light comes after those that take so many times twice as long. */
-const UNKNOWN_STEPS = 2
 /** How long a request waits for a busy reader before another reader is started. */
 const WORTH_A_READER_MS = 100
 /** The code of an answer that was not wanted any more. */
@@ -46,6 +46,8 @@ const HUNG_UP = hungUp().code
 const WARM_MS = 1_000
 /** How long after the first query another reader starts, so that one is left to others where a query takes long. */
 const PAIR_MS = 2_000
+/** A tenant that has asked nothing for so long is no more counted with. */
+const SHARED_MS = 10_000
 /** After so long without a query the readers end: at rest, a server is one process. */
 const REST_MS = 5 * 60_000
 /** The pause before a reader that ended before it was ready is started again. */
@@ -91,16 +93,21 @@ class Job {
   isHeavy = false
   isMatching = false
   hasMoved = false
-  /** What its reader had spent when it began. */
-  spentBefore = 0
+  /** What it was expected to take when it began. */
+  expectedMs = 0
+  /** On its reader's clock. */
+  begunAt = 0
   /** Whether it waits for leave to match, and does nothing. */
   waitsToMatch = false
   /** Ends its reader if that lets nothing else in. */
   timer: NodeJS.Timeout | undefined
   lookTimer: NodeJS.Timeout | undefined
 
-  constructor(id: number, request: GraphqlRequest, terms: Terms) {
+  readonly tenantId: string
+
+  constructor(id: number, tenantId: string, request: GraphqlRequest, terms: Terms) {
     this.id = id
+    this.tenantId = tenantId
     this.request = request
     this.terms = terms
   }
@@ -134,9 +141,7 @@ class Reader {
   readonly process: ReaderProcess
   /** How many queries it has begun. */
   begun = 0
-  /** The milliseconds in which it ran something, shared among what it ran at once. */
-  #spentMs = 0
-  #spentAt = 0
+  readonly #time = new SharedTime()
 
   constructor(start: (reader: Reader) => ReaderProcess) {
     this.process = start(this)
@@ -144,25 +149,17 @@ class Reader {
 
   begin(job: Job): void {
     this.begun += 1
-    job.spentBefore = this.#spent()
+    job.begunAt = this.#time.begin()
     this.running.set(job.id, job)
   }
 
   leave(job: Job): void {
-    this.#spent()
-    this.running.delete(job.id)
+    if (this.running.delete(job.id)) this.#time.end()
   }
 
-  /** What a query has cost it: beside others it is not to blame for all of the time. */
+  /** What a query has cost it. */
   costOf(job: Job): number {
-    return this.#spent() - job.spentBefore
-  }
-
-  #spent(): number {
-    const now = performance.now()
-    if (this.running.size > 0) this.#spentMs += (now - this.#spentAt) / this.running.size
-    this.#spentAt = now
-    return this.#spentMs
+    return this.#time.since(job.begunAt)
   }
 }
 
@@ -174,11 +171,16 @@ export class Readers {
   readonly #databaseUrl: string
   readonly #database: Database
   readonly #log: Log
+  readonly #tenants: Tenants
   readonly #limits: Limits
   readonly #readers = new Set<Reader>()
   readonly #waiting = new Turns<Job>()
   readonly #costs = new Costs()
+  readonly #turns = new FairTurns()
   #lastId = 0
+  #lastTenantId: string | undefined
+  /** When two tenants were last seen to ask, one after the other. */
+  #sharedAt = Number.NEGATIVE_INFINITY
   #isStopping = false
   /** Whether two readers have been ready at once. */
   #hadTwo = false
@@ -204,6 +206,7 @@ export class Readers {
     this.#databaseUrl = databaseUrl
     this.#database = database
     this.#log = log
+    this.#tenants = new Tenants(database)
     this.#limits = LIMITS[database.dialect.isEmbedded ? 'embedded' : 'server']
   }
 
@@ -221,10 +224,13 @@ export class Readers {
    * which has to be made here. Throws UNAVAILABLE if no reader had a place in time, or the error that ended the query.
    */
   async ask(request: GraphqlRequest, terms: Terms): Promise<ReaderAnswer | 'mutation'> {
+    const tenantId = await this.#tenants.of(request.token)
     this.#lastId += 1
-    const job = new Job(this.#lastId, request, terms)
+    const job = new Job(this.#lastId, tenantId, request, terms)
     if (terms.gone.aborted) throw hungUp()
     if (this.#isTooMuch(job)) throw noPlace()
+    if (this.#lastTenantId !== undefined && this.#lastTenantId !== tenantId) this.#sharedAt = performance.now()
+    this.#lastTenantId = tenantId
     terms.gone.addEventListener('abort', () => this.#forget(job), { once: true })
     this.#waiting.add(job.tokenId, job)
     this.#dispatch()
@@ -333,6 +339,11 @@ export class Readers {
       const [isNew, isMixed] = [reader.begun <= NEW_UNTIL, this.#isMixed(reader)]
       this.#costs.noteEnd(job.tokenId, { tookMs, shareMs: reader.costOf(job), isHeavy, isNew, isMixed })
     }
+    this.#leave(reader, job, tookMs ?? reader.costOf(job))
+  }
+
+  #leave(reader: Reader, job: Job, tookMs: number): void {
+    this.#turns.end(job, job.expectedMs, tookMs)
     reader.leave(job)
     job.leave()
   }
@@ -383,10 +394,11 @@ export class Readers {
 
   #shareOf(job: Job): Share {
     const { tokenId, isMatching } = job
+    const party = this.#partyOf(job)
     const isSuspect = job.ended > 0
     const isHeavy = job.isHeavy || isSuspect || this.#costs.isHeavy(tokenId)
     const [isKnown, isHalfHeavy] = [this.#costs.isKnown(tokenId), this.#costs.isHalfHeavy(tokenId)]
-    return { tokenId, isKnown, isHalfHeavy, isHeavy, isMatching, isSuspect }
+    return { party, isKnown, isHalfHeavy, isHeavy, isMatching, isSuspect }
   }
 
   get #isReplacing(): boolean {
@@ -394,6 +406,19 @@ export class Readers {
     this.#hadTwo ||= ready > 1
     const mayStart = this.#fault === undefined && performance.now() >= this.#startAfter
     return this.#hadTwo && isReplacing({ ready, all, mayStart })
+  }
+
+  /** Whether several tenants ask. */
+  get #isShared(): boolean {
+    return performance.now() - this.#sharedAt < SHARED_MS
+  }
+
+  #partyOf({ tenantId, tokenId }: Job): string {
+    return this.#isShared ? tenantId : tokenId
+  }
+
+  get #rules(): Rules {
+    return { ...this.#limits, isReplacing: this.#isReplacing, isShared: this.#isShared }
   }
 
   get #ready(): Reader[] {
@@ -436,13 +461,13 @@ export class Readers {
 
   #beginIn(readers: Reader[], isLight: boolean): boolean {
     const running = this.#running(readers)
-    const rules = { ...this.#limits, isReplacing: this.#isReplacing }
+    const rules = this.#rules
     for (const [index, reader] of readers.entries()) {
       const mayBeginHere = (job: Job) => {
         const share = this.#shareOf(job)
         return isLightOne(share) === isLight && mayBegin(share, index, running, rules)
       }
-      const job = this.#waiting.takeLowest(mayBeginHere, job => this.#rankOf(job))
+      const job = this.#waiting.takeFirst(mayBeginHere, (a, b) => this.#turns.order(a, b))
       if (!job) continue
       this.#run(reader, job)
       return true
@@ -450,16 +475,10 @@ export class Readers {
     return false
   }
 
-  /** The shorter queries first, in steps of twice as long, so that within a step the tokens take turns. */
-  #rankOf(job: Job): number {
-    const waitedMs = performance.now() - job.askedAt
-    const isKnown = this.#costs.isKnown(job.tokenId)
-    const steps = Math.log2(this.#costs.expectedMs(job.tokenId)) - waitedMs / AGE_MS + (isKnown ? 0 : UNKNOWN_STEPS)
-    return Math.round(2 * steps)
-  }
-
   #run(reader: Reader, job: Job): void {
     job.mode.enter('running')
+    job.expectedMs = this.#costs.expectedMs(job.tokenId)
+    this.#turns.begin(job, job.expectedMs, [job, ...this.#waiting])
     this.#rest.refresh()
     job.waitsToMatch = false
     reader.begin(job)
@@ -488,15 +507,14 @@ export class Readers {
   #mayMove(reader: Reader, job: Job): boolean {
     if (job.mode.now !== 'running' || job.hasMoved) return false
     const ready = this.#ready
-    return mayMove(this.#shareOf(job), ready.indexOf(reader), this.#running(ready), this.#limits)
+    return mayMove(this.#shareOf(job), ready.indexOf(reader), this.#running(ready), this.#rules)
   }
 
   /** Under another id: its reader may hear of it late, and what that still answers is not wanted. */
   #move(reader: Reader, job: Job): void {
     job.hasMoved = true
     reader.process.send({ kind: 'gone', id: job.id })
-    reader.leave(job)
-    job.leave()
+    this.#leave(reader, job, reader.costOf(job))
     this.#lastId += 1
     job.id = this.#lastId
     this.#waitAgain(job)
@@ -520,9 +538,9 @@ export class Readers {
   #becomesHeavy(reader: Reader, job: Job): void {
     if (job.isHeavy || job.mode.now !== 'running') return
     const running = this.#ready.flatMap(({ running }) => [...running.values()])
-    const own = running.filter(({ tokenId, isHeavy }) => tokenId === job.tokenId && isHeavy)
+    const own = running.filter(other => other.isHeavy && this.#partyOf(other) === this.#partyOf(job))
     job.isHeavy = true
-    if (own.length >= MOST_HEAVY_A_TOKEN || !this.#mayStay(reader)) this.#putBack(reader, job)
+    if (own.length >= MOST_HEAVY_A_PARTY || !this.#mayStay(reader)) this.#putBack(reader, job)
     else this.#dispatch()
   }
 

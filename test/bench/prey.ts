@@ -13,7 +13,7 @@ const URL_BYTES = 2_000
 /** Fills the database with objects to query, which belong to another tenant than the measured deliveries. */
 export const seedPrey = async (
   { given: { database }, client, admin, tenant, server, settled }: World,
-  size: { deliveries: number; users: number },
+  { seesAll = false, ...size }: { deliveries: number; users: number; seesAll?: boolean },
 ): Promise<Prey> => {
   const url = server().url
   const ask = async (query: string, variables: object, as = admin) =>
@@ -25,7 +25,7 @@ export const seedPrey = async (
     organisationIds: [organisationId],
   })
   const reader = await createToken(client, url, admin, { name: 'reader', permissions: ['read'] })
-  const ofCrowd = { permissions: ['read'], organisationIds: [organisationId] }
+  const ofCrowd = { permissions: ['read'], ...(!seesAll && { organisationIds: [organisationId] }) }
   const crowdTokens = await Promise.all(
     Array.from({ length: 20 }, (_, n) => createToken(client, url, admin, { ...ofCrowd, name: `crowd ${n}` })),
   )

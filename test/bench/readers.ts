@@ -14,7 +14,8 @@ import { startWorld, type World } from './world.ts'
 // The heaviest queries that the limits allow, of 1 to 20 read tokens at once, and how another tenant's small queries
 // and mutations are answered meanwhile.
 //
-//   npm run bench -- readers [--engine sqlite] [--only patterns] [--tokens 1,3,20] [--in-flight 2] [--window 8]
+//   npm run bench -- readers [--engine sqlite] [--only patterns] [--tokens 1,3,20] [--sees-all]
+//     [--in-flight 2] [--window 8]
 
 const { values: options } = parseArgs({
   options: {
@@ -22,6 +23,8 @@ const { values: options } = parseArgs({
     /** Parts of names, separated by |. */
     only: { type: 'string', default: '' },
     tokens: { type: 'string', default: '3,20' },
+    /** The tokens see all organisations, so that each is a tenant by itself. */
+    'sees-all': { type: 'boolean', default: false },
     'in-flight': { type: 'string', default: '2' },
     /** Seconds. */
     window: { type: 'string', default: '8' },
@@ -98,7 +101,11 @@ const measure = async (engine: string): Promise<void> => {
   const world = await startWorld(engine, { endpoints: 10 })
   const attacker = await startChild('attacker.ts')
   try {
-    const prey: Prey = await seedPrey(world, { deliveries: Number(options.deliveries), users: Number(options.users) })
+    const prey: Prey = await seedPrey(world, {
+      deliveries: Number(options.deliveries),
+      users: Number(options.users),
+      seesAll: options['sees-all'],
+    })
     const base: Times = { queries: [], mutations: [], refused: new Map() }
     const rows: string[][] = []
     const row = (

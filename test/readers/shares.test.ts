@@ -1,24 +1,24 @@
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
-import { isReplacing, MOST_HEAVY_A_TOKEN, mayBegin, mayMove, mayStay, type Share } from '../../server/readers/shares.ts'
+import { isReplacing, MOST_HEAVY_A_PARTY, mayBegin, mayMove, mayStay, type Share } from '../../server/readers/shares.ts'
 
-const light = (tokenId = 'light'): Share => ({
-  tokenId,
+const light = (party = 'light'): Share => ({
+  party,
   isKnown: true,
   isHalfHeavy: false,
   isHeavy: false,
   isMatching: false,
   isSuspect: false,
 })
-const unknown = (tokenId = 'unknown'): Share => ({ ...light(tokenId), isKnown: false })
-const heavy = (tokenId = 'heavy'): Share => ({ ...light(tokenId), isHeavy: true })
-const suspect = (tokenId = 'suspect'): Share => ({ ...heavy(tokenId), isSuspect: true })
-const matching = (tokenId = 'matching'): Share => ({ ...heavy(tokenId), isMatching: true })
+const unknown = (party = 'unknown'): Share => ({ ...light(party), isKnown: false })
+const heavy = (party = 'heavy'): Share => ({ ...light(party), isHeavy: true })
+const suspect = (party = 'suspect'): Share => ({ ...heavy(party), isSuspect: true })
+const matching = (party = 'matching'): Share => ({ ...heavy(party), isMatching: true })
 const LIMITS = { readers: 2, places: 4, heavy: 2 }
 /** In which of the readers a query may begin. */
 const places = (job: Share, ...readers: Share[][]) =>
   readers.flatMap((_, index) => (mayBegin(job, index, readers, LIMITS) ? [index] : []))
-const many = (count: number, tokenId?: string) => Array.from({ length: count }, (_, n) => light(tokenId ?? `${n}`))
+const many = (count: number, party?: string) => Array.from({ length: count }, (_, n) => light(party ?? `${n}`))
 
 it('a light query begins where no heavy one runs', () => {
   assert.deepEqual(places(light(), [heavy()], []), [1])
@@ -52,11 +52,12 @@ it('a reader has so many places', () => {
   assert.deepEqual(places(light(), many(4), many(3)), [1])
 })
 
-it('a token has half of the places, and few heavy queries at once', () => {
+it('a party has half of the places, and few heavy queries at once', () => {
   assert.deepEqual(places(light(), many(2, 'light'), many(2, 'light')), [])
   assert.deepEqual(places(light(), many(2, 'light'), many(1, 'light')), [0, 1])
-  const own = Array.from({ length: MOST_HEAVY_A_TOKEN }, () => heavy())
+  const own = Array.from({ length: MOST_HEAVY_A_PARTY }, () => heavy())
   assert.deepEqual(places(heavy(), own, []), [])
+  assert.deepEqual(places(heavy(), [], many(3, 'heavy')), [0])
 })
 
 it('a suspect runs alone, and one at a time', () => {
@@ -88,7 +89,7 @@ it('of a single reader, heavy queries keep half of the places at most', () => {
 
 it('of queries that are not the shortest, a reader of light ones runs one at a time', () => {
   const half = { ...light('half'), isHalfHeavy: true }
-  assert.deepEqual(places(half, [{ ...half, tokenId: 'other' }], [light()]), [1])
+  assert.deepEqual(places(half, [{ ...half, party: 'other' }], [light()]), [1])
   assert.deepEqual(places(light(), [half], [light('other')]), [0, 1])
 })
 
@@ -113,6 +114,29 @@ it('a light query begins anew elsewhere, when what runs beside it is not light',
   assert.ok(!mayMove(light(), 0, [[light(), heavy()], [unknown()]], LIMITS))
   assert.ok(!mayMove(light(), 0, [[light(), heavy()], many(4)], LIMITS))
   assert.ok(!mayMove(unknown(), 0, [[unknown(), heavy()], []], LIMITS))
+})
+
+it('of several tenants, each leaves a reader to the others', () => {
+  const shared = { ...LIMITS, isShared: true }
+  const begins = (job: Share, ...readers: Share[][]) =>
+    readers.flatMap((_, index) => (mayBegin(job, index, readers, shared) ? [index] : []))
+  assert.deepEqual(begins(light('a'), [light('a')], []), [0])
+  assert.deepEqual(begins(light('a'), [light('a')], [light('b')]), [0])
+  assert.deepEqual(begins(light('a'), [light('b')], []), [0, 1])
+  assert.deepEqual(begins(unknown('a'), [light('a')], []), [0])
+  assert.deepEqual(begins(light('a'), [light('a')], [], []), [0, 1, 2])
+  assert.deepEqual(begins(light('a'), [light('a')], [light('a')], []), [0, 1])
+  assert.deepEqual(begins(light('a'), []), [0])
+})
+
+it('of several tenants, one has its light queries beside its heavy ones', () => {
+  const shared = { ...LIMITS, isShared: true }
+  assert.ok(mayBegin(light('a'), 0, [[heavy('a')], []], shared))
+  assert.ok(mayBegin(heavy('a'), 0, [[light('a')], []], shared))
+  assert.ok(!mayBegin(light('b'), 0, [[heavy('a')], []], shared))
+  assert.ok(!mayBegin(heavy('b'), 0, [[light('a')], []], shared))
+  assert.ok(!mayMove(light('a'), 0, [[light('a'), heavy('a')], []], shared))
+  assert.ok(mayMove(light('b'), 0, [[light('b'), heavy('a')], []], shared))
 })
 
 it('a reader that has ended is being replaced from that moment on, unless none can be started', () => {

@@ -1,0 +1,35 @@
+/** Milliseconds in which something ran, shared among what ran at once: beside others, one is not to blame for all. */
+export class SharedTime {
+  readonly #clock: () => number
+  #running = 0
+  #sharedMs = 0
+  #at = 0
+
+  /** Returns what `since` takes. */
+  constructor(clock: () => number = () => performance.now()) {
+    this.#clock = clock
+  }
+
+  begin(): number {
+    const from = this.#read()
+    this.#running += 1
+    return from
+  }
+
+  end(): void {
+    this.#read()
+    this.#running -= 1
+  }
+
+  /** The share of one that runs, or has just ended. */
+  since(from: number): number {
+    return this.#read() - from
+  }
+
+  #read(): number {
+    const now = this.#clock()
+    if (this.#running > 0) this.#sharedMs += (now - this.#at) / this.#running
+    this.#at = now
+    return this.#sharedMs
+  }
+}

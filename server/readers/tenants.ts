@@ -1,0 +1,33 @@
+import { type Database, rows } from '../database/connect.ts'
+import type { AccessToken } from '../domain/permissions.ts'
+
+const MOST_TOKENS = 100_000
+
+/**
+ * Whose queries share a tenant's places and turns: of the tokens that see some organisations only, those with the same
+ * least id of an organisation; one that sees all is by itself. What a token sees is never changed.
+ */
+export class Tenants {
+  readonly #database: Database
+  readonly #known = new Map<string, string>()
+
+  constructor(database: Database) {
+    this.#database = database
+  }
+
+  async of({ id, seesAllOrganisations }: AccessToken): Promise<string> {
+    return seesAllOrganisations ? id : (this.#known.get(id) ?? (await this.#read(id)))
+  }
+
+  async #read(tokenId: string): Promise<string> {
+    const [found] = await rows<{ tenant: string | null }>(
+      this.#database.knex,
+      'SELECT MIN(organisation_id) AS tenant FROM access_token_organisations WHERE access_token_id = ?',
+      [tokenId],
+    )
+    const tenant = found?.tenant ?? tokenId
+    if (this.#known.size >= MOST_TOKENS) this.#known.clear()
+    this.#known.set(tokenId, tenant)
+    return tenant
+  }
+}

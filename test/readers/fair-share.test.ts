@@ -1,0 +1,76 @@
+import assert from 'node:assert/strict'
+import { it } from 'node:test'
+import { FairShare, FairTurns } from '../../server/readers/fair-share.ts'
+
+/** Serves the given number of queries, one at a time, of keys that always have one waiting: how many each has had. */
+const serve = (shares: FairShare, tookMs: Record<string, number>, queries: number): Record<string, number> => {
+  const keys = Object.keys(tookMs)
+  const served = Object.fromEntries(keys.map(key => [key, 0]))
+  for (let n = 0; n < queries; n++) {
+    const [first] = keys.toSorted((a, b) => shares.hadMs(a) - shares.hadMs(b)) as [string]
+    shares.begin(first, 25, keys)
+    shares.end(first, 25, tookMs[first]!)
+    served[first]! += 1
+  }
+  return served
+}
+
+it('those that wait have the same time, however long their queries take', () => {
+  const { small, large } = serve(new FairShare(), { small: 10, large: 40 }, 500)
+  assert.deepEqual({ small, large }, { small: 400, large: 100 })
+})
+
+it('one that has not asked for a while has saved nothing', () => {
+  const shares = new FairShare()
+  serve(shares, { busy: 20 }, 50)
+  assert.deepEqual(serve(shares, { busy: 20, back: 20 }, 10), { busy: 5, back: 5 })
+})
+
+it('one that runs several queries at once has had what they are expected to take', () => {
+  const shares = new FairShare()
+  const waiting = ['many', 'one']
+  shares.begin('many', 15, waiting)
+  shares.begin('many', 15, waiting)
+  assert.ok(shares.hadMs('one') < shares.hadMs('many'))
+  shares.begin('one', 40, waiting)
+  assert.ok(shares.hadMs('many') < shares.hadMs('one'))
+})
+
+it('one that has had much before others came waits for few of their queries', () => {
+  const shares = new FairShare()
+  shares.begin('before', 25, ['before'])
+  shares.end('before', 25, 10_000)
+  const { before, others } = serve(shares, { before: 25, others: 25 }, 20)
+  assert.deepEqual({ before, others }, { before: 9, others: 11 })
+})
+
+it('a tenant with many tokens has no more than one with a single token, and each token of it the same', () => {
+  const turns = new FairTurns()
+  const askers = [
+    { tenantId: 'many', tokenId: 'a' },
+    { tenantId: 'many', tokenId: 'b' },
+    { tenantId: 'many', tokenId: 'c' },
+    { tenantId: 'single', tokenId: 'd' },
+  ]
+  const served = { a: 0, b: 0, c: 0, d: 0 }
+  for (let n = 0; n < 600; n++) {
+    const [first] = askers.toSorted((a, b) => turns.order(a, b)) as [(typeof askers)[0]]
+    turns.begin(first, 25, askers)
+    turns.end(first, 25, 40)
+    served[first.tokenId as 'a'] += 1
+  }
+  assert.deepEqual(served, { a: 100, b: 100, c: 100, d: 300 })
+})
+
+it('one that was served before ten thousand others is forgotten', () => {
+  const shares = new FairShare()
+  const serveOnce = (key: string) => {
+    shares.begin(key, 25, [key])
+    shares.end(key, 25, 100)
+  }
+  serveOnce('first')
+  for (let n = 0; n < 9_999; n++) serveOnce(`${n}`)
+  assert.ok(shares.hadMs('first') > 0)
+  serveOnce('last')
+  assert.equal(shares.hadMs('first'), 0)
+})
