@@ -202,11 +202,12 @@ const typesOf = async (sql: Sql, webhookId: string): Promise<string[]> =>
 const chosenOf = async (sql: Sql, token: AccessToken, webhookId: string): Promise<Facts['chosen']> => {
   const named = async (resource: Entity, choices: string, column: string) => {
     const all: string[] = await sql(choices).where('webhook_id', webhookId).orderBy(column).pluck(column)
-    const seen: string[] = await sql(resource.table)
+    const found: string[] = await sql(resource.table)
       .whereIn(`${resource.table}.id`, sql(choices).select(column).where('webhook_id', webhookId))
       .modify(visibleTo(token)(resource))
       .pluck(`${resource.table}.id`)
-    return { ids: all.filter(id => seen.includes(id)), areMore: seen.length < all.length }
+    const seen = new Set(found)
+    return { ids: all.filter(id => seen.has(id)), areMore: seen.size < all.length }
   }
   const ofOrganisations = await named(organisations, 'webhook_organisations', 'organisation_id')
   const ofProjects = await named(projects, 'webhook_projects', 'project_id')

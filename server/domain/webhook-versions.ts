@@ -45,13 +45,13 @@ export const keepVersion = async (
 ): Promise<void> => {
   const replaced: Partial<VersionRow> = {}
   for (const { input, column, table, value } of LISTS) {
-    const after = change[input]
-    if (after === undefined) continue
+    if (change[input] === undefined) continue
+    const after = new Set(change[input])
     const was = await rows<{ value: string }>(trx, `SELECT ${value} AS value FROM ${table} WHERE webhook_id = ?`, [
       before.id,
     ])
     const values = was.map(row => row.value)
-    if (new Set(after).size === values.length && values.every(each => after.includes(each))) continue
+    if (after.size === values.length && values.every(each => after.has(each))) continue
     replaced[column] = values.length > LONGEST_LIST ? TOO_LONG : JSON.stringify(values.toSorted())
   }
   if (change.url !== undefined && change.url !== before.url) replaced.url = before.url
