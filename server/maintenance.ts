@@ -15,8 +15,8 @@ import { FOUND_BY_ALL_MS, type Keyring, openKeyring, revokeKey, type SigningKey 
 export const createToken = (database: Database, { masterKeys }: Config, token: NewAccessToken): Promise<Credentials> =>
   withClock(database, async clock => {
     const ids = token.organisationIds ?? []
-    const known = await database.knex('organisations').whereIn('id', ids).pluck<string[]>('id')
-    const unknown = ids.find(id => !known.includes(id))
+    const known = new Set(await database.knex('organisations').whereIn('id', ids).pluck<string[]>('id'))
+    const unknown = ids.find(id => !known.has(id))
     if (unknown !== undefined) throw new TidingsError('NOT_FOUND', `There is no organisation with id ${unknown}.`)
     return database.transaction(async trx => {
       await requireMasterKeys(trx, namesOf(masterKeys))

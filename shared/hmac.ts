@@ -138,7 +138,8 @@ export const parseAuthorization = (header: string): Authorization | Fault => {
       `SignedHeaders has ${quote(odd)}; expected header names joined by ";", as in x-date;host;x-content-sha256`,
     )
   }
-  const twice = signedHeaders.find((name, index) => signedHeaders.indexOf(name) !== index)
+  const seen = new Set<string>()
+  const twice = signedHeaders.find(name => seen.has(name) || !seen.add(name))
   if (twice !== undefined) return fault(`SignedHeaders names ${quote(twice)} twice; name it once.`)
 
   return { credential: found.get('Credential')!, signedHeaders, signature: found.get('Signature')! }

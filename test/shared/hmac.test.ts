@@ -12,6 +12,7 @@ import {
   stringToSign,
 } from '../../shared/hmac.ts'
 import { parseHttpDate } from '../../shared/http-date.ts'
+import { cpuMsOf } from '../support/effort.ts'
 
 const credentials = { apiKey: 'key-1', apiSecret: Buffer.alloc(32, 7).toString('base64') }
 const at = new Date('2026-11-21T00:40:01.999Z')
@@ -212,6 +213,19 @@ describe('an Authorization header', () => {
       assert.match('fault' in parsed ? parsed.fault : 'no fault', message)
     })
   }
+
+  it('of the most names that fit into a header is read in proportion to them', async () => {
+    const costOf = (count: number) => {
+      const names = Array.from({ length: count }, (_, n) => (n + 36 ** 2).toString(36)).join(';')
+      const header = `HMAC-SHA256 Credential=a&SignedHeaders=${names}&Signature=c2ln`
+      return cpuMsOf(() => {
+        for (let n = 0; n < 20; n++) assert.ok('signature' in parseAuthorization(header))
+      })
+    }
+    await costOf(1_000)
+    const [few, many] = [await costOf(1_000), await costOf(4_000)]
+    assert.ok(many < 8 * few, `${many} ms against ${few} ms`)
+  })
 
   it('may spell the scheme in any case', () => {
     assert.equal('fault' in parseAuthorization('hmac-sha256 Credential=a&SignedHeaders=host&Signature=c2ln'), false)
