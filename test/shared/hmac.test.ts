@@ -219,7 +219,7 @@ describe('an Authorization header', () => {
       const names = Array.from({ length: count }, (_, n) => (n + 36 ** 2).toString(36)).join(';')
       const header = `HMAC-SHA256 Credential=a&SignedHeaders=${names}&Signature=c2ln`
       return cpuMsOf(() => {
-        for (let n = 0; n < 20; n++) assert.ok('signature' in parseAuthorization(header))
+        for (let n = 0; n < 60; n++) assert.ok('signature' in parseAuthorization(header))
       })
     }
     await costOf(1_000)
