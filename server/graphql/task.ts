@@ -1,6 +1,6 @@
 import { REQUEST_MS } from '../database/patience.ts'
 import { type RedeliveryPage, redeliveryPage } from '../domain/redelivery.ts'
-import type { ReaderAnswer } from '../readers/readers.ts'
+import type { ReaderAnswer } from '../readers/jobs.ts'
 import type { Answering } from './answer.ts'
 import { BUDGET, Budget } from './budget.ts'
 import type { Context, QueryService } from './context.ts'

@@ -9,7 +9,7 @@ import type { GraphqlRequest, Task } from '../graphql/request.ts'
 import { leastIdAt } from '../ids.ts'
 import { Stream } from '../live/stream.ts'
 import type { Log } from '../log.ts'
-import type { ReaderAnswer } from '../readers/readers.ts'
+import type { ReaderAnswer } from '../readers/jobs.ts'
 import type { Authenticated } from './authenticate.ts'
 import { LARGE_BYTES } from './body.ts'
 

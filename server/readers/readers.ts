@@ -2,16 +2,15 @@ import { TidingsError } from '../../shared/errors.ts'
 import type { Database } from '../database/connect.ts'
 import { RETRY_AFTER_S } from '../database/patience.ts'
 import { BUDGET, overspent } from '../graphql/budget.ts'
-import { type GraphqlAnswer, type GraphqlRequest, hungUp } from '../graphql/request.ts'
+import { type GraphqlRequest, hungUp } from '../graphql/request.ts'
 import type { Log } from '../log.ts'
-import { Mode } from '../mode.ts'
 import { otherRelease } from '../release.ts'
 import { Turns } from '../turns.ts'
 import { type Ending, HEAP_MB, ReaderProcess } from './child.ts'
 import { Costs } from './costs.ts'
 import { FairTurns } from './fair-share.ts'
+import { Job, Reader, type ReaderAnswer, type Terms } from './jobs.ts'
 import type { FromReader } from './messages.ts'
-import { SharedTime } from './shared-time.ts'
 import {
   hasNoneLight,
   isLightOne,
@@ -46,122 +45,15 @@ const HUNG_UP = hungUp().code
 const WARM_MS = 1_000
 /** How long after the first query another reader starts, so that one is left to others where a query takes long. */
 const PAIR_MS = 2_000
-/** A tenant that has asked nothing for so long is no more counted with. */
-const SHARED_MS = 10_000
 /** After so long without a query the readers end: at rest, a server is one process. */
 const REST_MS = 5 * 60_000
 /** The pause before a reader that ended before it was ready is started again. */
 const RESTART_MS = 500
 /** The most characters of waiting requests, in total; half of it for one token. */
 const MOST_WAITING = 32_000_000
-const BESIDE_BODY = 10_000
-
-/** `body`: in parts, as it came, so that nobody holds a large one twice. */
-export type ReaderAnswer = Omit<GraphqlAnswer, 'body'> & {
-  body: Uint8Array[]
-  codes: Set<unknown>
-  operation?: string | undefined
-}
-
-type Result = ReaderAnswer | 'mutation' | Error
-
-/** When a request was made, how long it may wait, and whether its client still waits. */
-export type Terms = { now: number; giveUpAt: number; gone: AbortSignal }
-
-/**
- * `waiting`: for a place. `running`: in a reader. `put back`: its reader was asked to end it, and it will wait again.
- * `over`: its reader was asked to end it for good.
- */
-type JobMode = 'waiting' | 'running' | 'put back' | 'over' | 'settled'
-
-/** One request that a reader answers. */
-class Job {
-  id: number
-  readonly request: GraphqlRequest
-  readonly terms: Terms
-  readonly askedAt = performance.now()
-  readonly result = Promise.withResolvers<Result>()
-  readonly mode = new Mode<JobMode>('waiting', {
-    waiting: ['running', 'settled'],
-    running: ['waiting', 'put back', 'over', 'settled'],
-    'put back': ['waiting', 'over', 'settled'],
-    over: ['settled'],
-    settled: [],
-  })
-  /** How often its reader ended while it ran. */
-  ended = 0
-  isHeavy = false
-  isMatching = false
-  hasMoved = false
-  /** What it was expected to take when it began. */
-  expectedMs = 0
-  /** On its reader's clock. */
-  begunAt = 0
-  /** Whether it waits for leave to match, and does nothing. */
-  waitsToMatch = false
-  /** Ends its reader if that lets nothing else in. */
-  timer: NodeJS.Timeout | undefined
-  lookTimer: NodeJS.Timeout | undefined
-
-  readonly tenantId: string
-
-  constructor(id: number, tenantId: string, request: GraphqlRequest, terms: Terms) {
-    this.id = id
-    this.tenantId = tenantId
-    this.request = request
-    this.terms = terms
-  }
-
-  get tokenId(): string {
-    return this.request.token.id
-  }
-
-  get weight(): number {
-    return this.request.body.length + BESIDE_BODY
-  }
-
-  settle(result: Result): void {
-    this.mode.enter('settled')
-    this.result.resolve(result)
-  }
-
-  leave(): void {
-    clearTimeout(this.timer)
-    clearTimeout(this.lookTimer)
-  }
-}
 
 /** `onReplaced`: another release was installed in place of this process's. `onEnded`: a reader ended in its work. */
 type Heard = { onReplaced(): void; onEnded(): void }
-
-/** A process with the queries that it runs. */
-class Reader {
-  readonly running = new Map<number, Job>()
-  readonly connectionIds = new Set<number>()
-  readonly process: ReaderProcess
-  /** How many queries it has begun. */
-  begun = 0
-  readonly #time = new SharedTime()
-
-  constructor(start: (reader: Reader) => ReaderProcess) {
-    this.process = start(this)
-  }
-
-  begin(job: Job): void {
-    this.begun += 1
-    job.begunAt = this.#time.begin()
-    this.running.set(job.id, job)
-  }
-
-  leave(job: Job): void {
-    if (this.running.delete(job.id)) this.#time.end()
-  }
-
-  /** What a query has cost it. */
-  costOf(job: Job): number {
-    return this.#time.since(job.begunAt)
-  }
-}
 
 /** When readers start and end that nothing is asked of; the defaults are the product's. */
 export type ReaderTimes = { warmMs?: number; pairMs?: number; restMs?: number }
@@ -178,9 +70,6 @@ export class Readers {
   readonly #costs = new Costs()
   readonly #turns = new FairTurns()
   #lastId = 0
-  #lastTenantId: string | undefined
-  /** When two tenants were last seen to ask, one after the other. */
-  #sharedAt = Number.NEGATIVE_INFINITY
   #isStopping = false
   /** Whether two readers have been ready at once. */
   #hadTwo = false
@@ -229,8 +118,7 @@ export class Readers {
     const job = new Job(this.#lastId, tenantId, request, terms)
     if (terms.gone.aborted) throw hungUp()
     if (this.#isTooMuch(job)) throw noPlace()
-    if (this.#lastTenantId !== undefined && this.#lastTenantId !== tenantId) this.#sharedAt = performance.now()
-    this.#lastTenantId = tenantId
+    this.#tenants.notice(tenantId)
     terms.gone.addEventListener('abort', () => this.#forget(job), { once: true })
     this.#waiting.add(job.tokenId, job)
     this.#dispatch()
@@ -408,17 +296,12 @@ export class Readers {
     return this.#hadTwo && isReplacing({ ready, all, mayStart })
   }
 
-  /** Whether several tenants ask. */
-  get #isShared(): boolean {
-    return performance.now() - this.#sharedAt < SHARED_MS
-  }
-
   #partyOf({ tenantId, tokenId }: Job): string {
-    return this.#isShared ? tenantId : tokenId
+    return this.#tenants.areSeveral ? tenantId : tokenId
   }
 
   get #rules(): Rules {
-    return { ...this.#limits, isReplacing: this.#isReplacing, isShared: this.#isShared }
+    return { ...this.#limits, isReplacing: this.#isReplacing, isShared: this.#tenants.areSeveral }
   }
 
   get #ready(): Reader[] {

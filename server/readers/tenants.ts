@@ -2,6 +2,8 @@ import { type Database, rows } from '../database/connect.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 
 const MOST_TOKENS = 100_000
+/** A tenant that has asked nothing for so long is no longer counted with. */
+const GONE_MS = 10_000
 
 /**
  * Whose queries share a tenant's places and turns: of the tokens that see some organisations only, those with the same
@@ -10,9 +12,25 @@ const MOST_TOKENS = 100_000
 export class Tenants {
   readonly #database: Database
   readonly #known = new Map<string, string>()
+  readonly #now: () => number
+  #last: string | undefined
+  /** When one tenant asked after another. */
+  #changedAt = Number.NEGATIVE_INFINITY
 
-  constructor(database: Database) {
+  constructor(database: Database, now: () => number = () => performance.now()) {
     this.#database = database
+    this.#now = now
+  }
+
+  /** A tenant asks something. */
+  notice(tenant: string): void {
+    if (this.#last !== undefined && this.#last !== tenant) this.#changedAt = this.#now()
+    this.#last = tenant
+  }
+
+  /** Whether more than one tenant has asked lately. */
+  get areSeveral(): boolean {
+    return this.#now() - this.#changedAt < GONE_MS
   }
 
   async of({ id, seesAllOrganisations }: AccessToken): Promise<string> {

@@ -1,8 +1,26 @@
 import assert from 'node:assert/strict'
 import { after, before, it } from 'node:test'
+import type { Database } from '../../server/database/connect.ts'
 import { Tenants } from '../../server/readers/tenants.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+
+it('several tenants are those that have asked within the last ten seconds', () => {
+  let now = 0
+  const tenants = new Tenants(undefined as unknown as Database, () => now)
+  tenants.notice('a')
+  tenants.notice('a')
+  assert.ok(!tenants.areSeveral)
+  tenants.notice('b')
+  assert.ok(tenants.areSeveral)
+  now = 9_999
+  tenants.notice('b')
+  assert.ok(tenants.areSeveral)
+  now = 10_000
+  assert.ok(!tenants.areSeveral)
+  tenants.notice('a')
+  assert.ok(tenants.areSeveral)
+})
 
 describeEachEngine('the tenant of a token', engine => {
   let server: TestServer
