@@ -5,9 +5,12 @@ const MOST_TOKENS = 100_000
 /** A tenant that has asked nothing for so long is no longer counted with. */
 const GONE_MS = 10_000
 
+/** The tenant of all tokens that see all organisations: who runs the installation. */
+const OPERATOR = 'operator'
+
 /**
  * Whose queries share a tenant's places and turns: of the tokens that see some organisations only, those with the same
- * least id of an organisation; one that sees all is by itself. What a token sees is never changed.
+ * least id of an organisation. What a token sees is never changed.
  */
 export class Tenants {
   readonly #database: Database
@@ -34,7 +37,7 @@ export class Tenants {
   }
 
   async of({ id, seesAllOrganisations }: AccessToken): Promise<string> {
-    return seesAllOrganisations ? id : (this.#known.get(id) ?? (await this.#read(id)))
+    return seesAllOrganisations ? OPERATOR : (this.#known.get(id) ?? (await this.#read(id)))
   }
 
   async #read(tokenId: string): Promise<string> {

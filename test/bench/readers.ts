@@ -23,7 +23,7 @@ const { values: options } = parseArgs({
     /** Parts of names, separated by |. */
     only: { type: 'string', default: '' },
     tokens: { type: 'string', default: '3,20' },
-    /** The tokens see all organisations, so that each is a tenant by itself. */
+    /** The tokens see all organisations. */
     'sees-all': { type: 'boolean', default: false },
     'in-flight': { type: 'string', default: '2' },
     /** Seconds. */
