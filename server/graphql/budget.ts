@@ -46,11 +46,6 @@ const OBJECT_VALUES = 35
 const COUNTS = { row: `a row of a list counts as ${ROW_VALUES}`, object: `another object as ${OBJECT_VALUES}` }
 export const COUNTED_AS = `${COUNTS.row}, ${COUNTS.object}, everywhere it appears`
 
-/** What a loaded row, an answered field and an answered byte cost. */
-const ROW_MS = 0.01
-const VALUE_MS = 0.001
-const BYTE_MS = 0.000_02
-
 type Limit = keyof typeof BUDGET
 
 const REFUSALS: Record<Limit, { code: 'QUERY_TOO_COMPLEX' | 'RESULT_TOO_LARGE'; what: string; instead: string }> = {
@@ -198,12 +193,6 @@ export class Budget implements Meter {
   look(): void {
     if (this.#spent.matchingMs + performance.now() - this.#matchedAt < BUDGET.matchingMs) return
     this.#spend('matchingMs', BUDGET.matchingMs)
-  }
-
-  /** About how many milliseconds this process has worked for the request, whatever else it did meanwhile. */
-  get workedMs(): number {
-    const { rows, values, bytes, matchingMs } = this.#spent
-    return matchingMs + rows * ROW_MS + values * VALUE_MS + bytes * BYTE_MS
   }
 
   /** Spends the characters of an answered text. */

@@ -74,6 +74,8 @@ const start = (message: Start): void => {
   const schema = createSchema()
   const documents = createDocuments(schema)
   const idle: Session[] = []
+  // While it waits for a database server it has nothing else to do; SQLite's statements are this process's own work.
+  // Time in which others had the processor counts for nobody.
   const time = new SharedTime(() => cpuMs() + (message.places === 1 ? 0 : performance.eventLoopUtilization().idle))
   const running = new Map<number, { gone: AbortController; match: () => void }>()
 
