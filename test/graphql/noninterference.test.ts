@@ -307,12 +307,14 @@ describeEachEngine('what a token does not see', engine => {
   const textOf = async (server: TestServer, kind: KindName, { document, variables }: Asked): Promise<string> => {
     const send = () => server.graphql(document, variables, tokens[kind])
     const { status, data, errors } = await eventually('an answer', send, answer => !isLate(answer))
-    return JSON.stringify({ status, data, errors }, null, 1)
-      .replaceAll(/"requestId": "[^"]*"/g, '"requestId": ""')
-      .replaceAll(/"durationMs": \d+/g, '"durationMs": 0')
-      // Each server has keys of its own: of a delivery's evidence, how many there are is compared, and what is signed.
-      .replaceAll(/"signature": "[\w-]+\.\.[\w-]+"/g, '"signature": ""')
-      .replaceAll(/"keys": \[([^\]]*)\]/g, (_, keys: string) => `"keys": ${keys.split('"kty"').length - 1}`)
+    return (
+      JSON.stringify({ status, data, errors }, null, 1)
+        .replaceAll(/"requestId": "[^"]*"/g, '"requestId": ""')
+        .replaceAll(/"durationMs": \d+/g, '"durationMs": 0')
+        // Each server has its own keys: of a delivery's evidence, their number is compared, and what is signed.
+        .replaceAll(/"signature": "[\w-]+\.\.[\w-]+"/g, '"signature": ""')
+        .replaceAll(/"keys": \[([^\]]*)\]/g, (_, keys: string) => `"keys": ${keys.split('"kty"').length - 1}`)
+    )
   }
 
   /** Asks in the whole data set and in what is left of it for the token, and returns the one answer. */
