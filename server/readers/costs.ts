@@ -14,9 +14,10 @@ const MOST_TOKENS = 10_000
 const MOST_ADDED_TO_MS = 25
 
 /**
- * A query that has ended. `tookMs`: what its reader says, if it was answered; that may be too much where others ran
- * beside it, and too little of what its statements took. `shareMs`: its share of the reader's time. `isHeavy`: it was
- * found to be heavy. `isNew`: of a reader that has just started. `isMixed`: some in its reader are not light.
+ * A query that has ended. `tookMs`: what its reader says, if it was answered: its share of the processor's time, and of
+ * the waiting for the database. `shareMs`: its share of all of the reader's time, in which others may have had the
+ * processor. `isHeavy`: it was found to be heavy. `isNew`: of a reader that has just started. `isMixed`: some in its
+ * reader are not light.
  */
 export type End = { tookMs: number | undefined; shareMs: number; isHeavy: boolean; isNew: boolean; isMixed: boolean }
 

@@ -5,11 +5,11 @@ export class SharedTime {
   #sharedMs = 0
   #at = 0
 
-  /** Returns what `since` takes. */
   constructor(clock: () => number = () => performance.now()) {
     this.#clock = clock
   }
 
+  /** Returns what `since` takes. */
   begin(): number {
     const from = this.#read()
     this.#running += 1

@@ -293,6 +293,36 @@ it('a server has two readers soon after the first query, so that one is left to 
   }
 })
 
+it("a tenant's query comes before those that wait of twenty tokens of another", async () => {
+  const server = await startTestServer('sqlite', { env: ENV })
+  try {
+    const [crowd, other] = await Promise.all([addProject(server.database), addProject(server.database)])
+    const tokens = await Promise.all(
+      Array.from({ length: 20 }, () => server.token({ organisationIds: [crowd.organisationId] })),
+    )
+    const last = await server.token({ organisationIds: [other.organisationId] })
+    assert.equal((await server.graphql(QUICK)).errors, undefined)
+    const answered: string[] = []
+    const ask = async (as: Credentials & { id: string }) => {
+      const { errors } = await server.graphql(QUICK, {}, as)
+      assert.equal(errors, undefined)
+      answered.push(as.id)
+    }
+    const asked = await whileFrozen(async () => {
+      const asked = [...tokens, ...tokens].map(ask)
+      await sleep(500)
+      asked.push(ask(last))
+      await sleep(500)
+      assert.equal(answered.length, 0)
+      return asked
+    })
+    await Promise.all(asked)
+    assert.ok(answered.indexOf(last.id) < 10, `it was answered as number ${answered.indexOf(last.id) + 1}`)
+  } finally {
+    await server.stop()
+  }
+})
+
 it('a reader whose server dies ends without a word', () => {
   // The server is killed in the turn after it has started the reader, which can tell it nothing any more.
   const reader = fileURLToPath(new URL('../../server/readers/reader.ts', import.meta.url))
