@@ -62,15 +62,21 @@ it('a tenant with many tokens has no more than one with a single token, and each
   assert.deepEqual(served, { a: 100, b: 100, c: 100, d: 300 })
 })
 
-it('one that was served before ten thousand others is forgotten', () => {
+it('one that was served before ten thousand others is forgotten, unless it was served again', () => {
   const shares = new FairShare()
+  let others = 0
   const serveOnce = (key: string) => {
     shares.begin(key, 25, [key])
     shares.end(key, 25, 100)
   }
+  const serveOthers = (count: number) => {
+    for (let n = 0; n < count; n++) serveOnce(`${others++}`)
+  }
   serveOnce('first')
-  for (let n = 0; n < 9_999; n++) serveOnce(`${n}`)
-  assert.ok(shares.hadMs('first') > 0)
-  serveOnce('last')
-  assert.equal(shares.hadMs('first'), 0)
+  serveOthers(6_000)
+  serveOnce('first')
+  serveOthers(9_999)
+  assert.ok(shares.hadMs('first') > shares.hadMs('never'))
+  serveOthers(1)
+  assert.equal(shares.hadMs('first'), shares.hadMs('never'))
 })
