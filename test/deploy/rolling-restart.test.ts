@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { describe, it } from 'node:test'
@@ -78,7 +78,8 @@ const restartBehind = async (proxy: ProxyServer, engine: string): Promise<void> 
     for (const n of [0, 1, 0]) await restart(n)
     isOver = true
     await Promise.all(clients)
-    assert.deepEqual(lost, [])
+    const errors = path.join(folder, 'errors')
+    assert.deepEqual(lost, [], `${lost.join('\n')}\n${existsSync(errors) ? readFileSync(errors, 'utf8') : ''}`)
     const names: string[] = await given.database.knex('users').pluck('name')
     assert.equal(new Set(names).size, names.length, 'no change was made twice')
     assert.ok(answered > 150, `${answered} requests were answered`)
