@@ -7,10 +7,11 @@ import { aftercare } from './aftercare.js'
 import { buildPages } from './build-pages.js'
 import { ADVICE, NoServerError } from './database-server.js'
 import { testsOfChange } from './suite/changed.js'
+import { cpuS } from './suite/cpu.js'
 import { readOptions, testFiles } from './suite/options.js'
 import { createReport, summary } from './suite/report.js'
-import { cpuOfEnded, runFile } from './suite/run-file.js'
 import { readTimes, runEach } from './suite/schedule.js'
+import { createWorkers } from './suite/workers.js'
 import { startThrowAwayDatabase } from './throw-away-database.js'
 
 /** Of one file, on a machine that has others to serve too. */
@@ -48,7 +49,7 @@ const main = async () => {
   if (stopping.signal.aborted) return exitCodeOf(stopping.signal.reason)
   const wallS = (performance.now() - startedAt) / 1000
   const notes = [ofChange, note].filter(each => each !== undefined)
-  console.log(summary(ran.results, { ...ran, notes, wallS, cpuS: cpuOfEnded() }))
+  console.log(summary(ran.results, { ...ran, notes, wallS, cpuS: cpuS() }))
   return ran.results.some(({ failures }) => failures.length > 0) ? 1 : 0
 }
 
@@ -117,14 +118,16 @@ const prepare = async (databaseUrls, isAll) => {
  * @param {string[]} files
  * @param {import('./suite/options.js').Options} options
  */
-const runTests = async (files, { isAll, slots, timeoutMs: given, forNode, writesTimes }) => {
+const runTests = async (files, { isAll, slots, timeoutMs: given, only, forNode, writesTimes }) => {
   const timeoutMs = given ?? (isAll ? FILE_AT_FULL_SIZE_TIMEOUT_MS : FILE_TIMEOUT_MS)
   const times = readTimes(timesFile)
   const isShown = files.length === 1
   const report = createReport({ files, times, isShown })
   const own = path.join(folder, 'files')
   mkdirSync(own)
-  const how = { root, folder: own, options: forNode, timeoutMs, isShown, care }
+  const workers = createWorkers({
+    ...{ root, folder: own, options: forNode, only, timeoutMs, isShown, care, stopping: stopping.signal },
+  })
   await runEach(files, {
     times,
     cores: os.availableParallelism(),
@@ -132,18 +135,19 @@ const runTests = async (files, { isAll, slots, timeoutMs: given, forNode, writes
     stopping: stopping.signal,
     work: async file => {
       report.begin(file)
-      const result = await runFile(file, { ...how, stopping: stopping.signal })
+      const result = await workers.runFile(file)
       if (!stopping.signal.aborted) report.end(result)
     },
   })
   report.close()
+  await workers.end()
   if (writesTimes) writeFileSync(timesFile, timesOf({ ...times }, report.results))
   return { results: report.results, isShown }
 }
 
 /**
  * @param {import('./suite/schedule.js').Times} times
- * @param {import('./suite/run-file.js').FileResult[]} results
+ * @param {import('./suite/workers.js').FileResult[]} results
  */
 const timesOf = (times, results) => {
   for (const { file, wallS, cpuS } of results) times[file] = [Number(wallS.toFixed(1)), Number(cpuS.toFixed(1))]

@@ -1,23 +1,25 @@
-// A reporter of node:test, which runs in the process of a test file and writes each result as a line of JSON.
 import { inspect } from 'node:util'
 
 /**
- * What a line holds.
- *
- * @typedef {{ is: 'begun' | 'passed', path: string[], ms?: number }
+ * @typedef {{ is: 'begun' | 'passed', path: string[] }
  *   | { is: 'failed', path: string[], file: string, line: number, error: string }
  *   | { is: 'skipped', path: string[], reason: string }
  *   | { is: 'said', text: string }} TestEvent
  */
 
-/** @param {AsyncIterable<import('node:test/reporters').TestEvent>} source */
-export default async function* events(source) {
+/**
+ * What the runner needs of the events of node:test.
+ *
+ * @param {AsyncIterable<import('node:test/reporters').TestEvent>} source
+ * @returns {AsyncGenerator<TestEvent>}
+ */
+export async function* events(source) {
   /** The names of the tests around the present one. */
   const path = /** @type {string[]} */ ([])
   for await (const { type, data } of source) {
     if (type === 'test:start') path.splice(data.nesting, path.length, data.name)
     const event = eventOf(type, data, path)
-    if (event) yield `${JSON.stringify(event)}\n`
+    if (event) yield event
   }
 }
 
@@ -37,7 +39,7 @@ const eventOf = (type, data, around) => {
     return { is: 'skipped', path, reason: typeof reason === 'string' ? reason : '' }
   }
   const isSuite = data.details.type === 'suite'
-  if (type === 'test:pass') return isSuite ? undefined : { is: 'passed', path, ms: data.details.duration_ms }
+  if (type === 'test:pass') return isSuite ? undefined : { is: 'passed', path }
   const { error } = data.details
   // Its subtests say themselves what has failed.
   if (error.failureType === 'subtestsFailed') return undefined

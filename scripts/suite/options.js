@@ -2,7 +2,7 @@ import { existsSync, globSync, statSync } from 'node:fs'
 import path from 'node:path'
 
 /** Options of Node that come with a value, as the next argument or after `=`. */
-const VALUED = ['name-pattern', 'skip-pattern', 'timeout', 'concurrency', 'reporter'].map(name => `--test-${name}`)
+const VALUED = ['name-pattern', 'skip-pattern', 'timeout', 'concurrency'].map(name => `--test-${name}`)
 
 /**
  * @typedef {object} Options
@@ -11,6 +11,7 @@ const VALUED = ['name-pattern', 'skip-pattern', 'timeout', 'concurrency', 'repor
  * @property {boolean} writesTimes
  * @property {number} [slots]
  * @property {number} [timeoutMs] of a file
+ * @property {import('./worker.js').Only} only
  * @property {string[]} forNode
  * @property {string[]} files relative to the root; none: all
  */
@@ -24,8 +25,12 @@ const VALUED = ['name-pattern', 'skip-pattern', 'timeout', 'concurrency', 'repor
  */
 export const readOptions = (args, root) => {
   /** @type {Options} */
-  const options = { isAll: false, writesTimes: false, forNode: [], files: [] }
+  const options = { isAll: false, writesTimes: false, only: {}, forNode: [], files: [] }
   const rest = [...args]
+  /** @type {string[]} */
+  const named = []
+  /** @type {string[]} */
+  const skipped = []
   for (let arg = rest.shift(); arg !== undefined; arg = rest.shift()) {
     const [name = '', ...value] = arg.split('=')
     if (!arg.startsWith('-')) options.files.push(...filesOf(arg, root))
@@ -34,13 +39,18 @@ export const readOptions = (args, root) => {
     else if (name === '--changed') options.changedSince = value.join('=') || 'HEAD'
     else {
       const given = VALUED.includes(name) && value.length === 0 ? `${arg}=${rest.shift() ?? ''}` : arg
-      const number = Number(given.slice(given.indexOf('=') + 1))
-      if (name === '--test-concurrency') options.slots = Math.max(1, number || 1)
+      const text = given.slice(given.indexOf('=') + 1)
+      const number = Number(text)
+      if (name === '--test-name-pattern') named.push(text)
+      else if (name === '--test-skip-pattern') skipped.push(text)
+      else if (name === '--test-concurrency') options.slots = Math.max(1, number || 1)
       else if (name === '--test-timeout') options.timeoutMs = number || 0
       else options.forNode.push(given)
     }
   }
   options.files = [...new Set(options.files)]
+  if (named.length > 0) options.only.testNamePatterns = named
+  if (skipped.length > 0) options.only.testSkipPatterns = skipped
   if (options.changedSince !== undefined && options.files.length > 0)
     throw new Error('--changed finds the files itself: name no files, or leave --changed out.')
   return options

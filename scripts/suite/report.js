@@ -22,7 +22,7 @@ const FEW = 20
  */
 export const createReport = ({ files, times, isShown, to = process.stdout }) => {
   const startedAt = performance.now()
-  /** @type {import('./run-file.js').FileResult[]} */
+  /** @type {import('./workers.js').FileResult[]} */
   const results = []
   /** @type {Set<string>} */
   const running = new Set()
@@ -54,7 +54,7 @@ export const createReport = ({ files, times, isShown, to = process.stdout }) => 
   return {
     results,
     begin: (/** @type {string} */ file) => void running.add(file),
-    end: (/** @type {import('./run-file.js').FileResult} */ result) => {
+    end: (/** @type {import('./workers.js').FileResult} */ result) => {
       running.delete(result.file)
       results.push(result)
       if (isShown) return
@@ -68,14 +68,14 @@ export const createReport = ({ files, times, isShown, to = process.stdout }) => 
   }
 }
 
-/** @param {import('./run-file.js').FileResult} result */
+/** @param {import('./workers.js').FileResult} result */
 const lineOf = ({ file, passed, failures, skipped, wallS }) => {
   const sign = failures.length > 0 ? '✖' : '✔'
   return `${sign} ${file}: ${counts(passed, failures.length, skipped.length)}, ${wallS.toFixed(1)} s`
 }
 
 /**
- * @param {import('./run-file.js').Failure} failure
+ * @param {import('./workers.js').Failure} failure
  * @param {number} most how many lines are told of what was wrong
  */
 const textOf = ({ title, place, detail }, most) => {
@@ -98,7 +98,7 @@ const duration = seconds =>
 /**
  * What is said at the end: what failed, once more; what was left out and why; and, as the last line, the counts.
  *
- * @param {import('./run-file.js').FileResult[]} results
+ * @param {import('./workers.js').FileResult[]} results
  * @param {object} run
  * @param {string[]} run.notes
  * @param {boolean} run.isShown

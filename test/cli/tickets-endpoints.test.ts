@@ -328,4 +328,4 @@ const TICKETS: Ticket[] = [
   },
 ]
 
-for (const engine of enginesHere) play('tickets about endpoints that why solves', engine, TICKETS)
+for (const engine of enginesHere()) play('tickets about endpoints that why solves', engine, TICKETS)

@@ -124,7 +124,7 @@ const SLOW: Ticket[] = [
   },
 ]
 
-for (const engine of enginesHere) {
+for (const engine of enginesHere()) {
   const env = { TIDINGS_RETRY_SCHEDULE: `${WAIT_MS / 1000},${WAIT_MS / 1000}` }
   play('tickets about what waits that why solves', engine, SLOW, { env, clock: testClock(), concurrency: 1 })
 

@@ -358,4 +358,4 @@ const noticeOf = async (desk: Place['desk'], about: string): Promise<string> => 
   return events[0].id
 }
 
-for (const engine of enginesHere) play('tickets that why solves', engine, TICKETS)
+for (const engine of enginesHere()) play('tickets that why solves', engine, TICKETS)

@@ -32,7 +32,8 @@ const ENDPOINT = `
 describe('an answer that came while the process stood still', () => {
   for (const protocol of ['http', 'https']) {
     it(`is read before the time is up, over ${protocol}`, async () => {
-      setDefaultCACertificates([...getCACertificates('default'), cert])
+      const before = getCACertificates('default')
+      setDefaultCACertificates([...before, cert])
       const endpoint = new Worker(ENDPOINT, { eval: true, workerData: { isTls: protocol === 'https', key, cert } })
       try {
         const [port] = await once(endpoint, 'message')
@@ -44,6 +45,7 @@ describe('an answer that came while the process stood still', () => {
         assert.deepEqual(answer, { kind: 'response', statusCode: 200, body: 'in time' })
         assert.ok(durationMs > TIMEOUT_MS, 'the timer had fired by then')
       } finally {
+        setDefaultCACertificates(before)
         await endpoint.terminate()
       }
     })

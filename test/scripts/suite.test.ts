@@ -36,6 +36,27 @@ const FILES = {
     })`,
 }
 
+/** The process of each file, as a line of its own; the second fails if it finds what the first one has changed. */
+const PROCESSES = (text: string) => `
+  import assert from 'node:assert/strict'
+  import { appendFileSync } from 'node:fs'
+  import { it } from 'node:test'
+  ${text}
+  it('runs', () => {
+    assert.equal(process.env.LEFT_BEHIND, undefined)
+    process.env.LEFT_BEHIND = 'yes'
+    process.chdir('/')
+    appendFileSync(new URL('processes', import.meta.url), process.pid + ' ')
+  })`
+Object.assign(FILES, {
+  'one.test.ts': PROCESSES(''),
+  'two.test.ts': PROCESSES(''),
+  'own.test.ts': PROCESSES('// In a process of its own: it says so.'),
+  'killed.test.ts': `
+    import { it } from 'node:test'
+    it('is killed', () => process.kill(process.pid, 'SIGKILL'))`,
+})
+
 const NO_SERVER = [
   '--import',
   `data:text/javascript,import fs from 'node:fs';import { syncBuiltinESMExports } from 'node:module';
@@ -96,7 +117,7 @@ describe('the run of the tests', () => {
     assert.match(stdout, /\n2 passed, 2 failed, 1 skipped\n$/)
     const end = stdout.slice(stdout.indexOf('What failed:'))
     assert.match(end, /✖ what fails › says why \(.*bad\.test\.ts:5\)\n[\s\S]*2 !== 3/)
-    assert.match(end, /✖ the file ended with 1 \(.*broken\.test\.ts\)\n[\s\S]*Cannot find module .*missing\.ts/)
+    assert.match(end, /✖ \S*broken\.test\.ts \(.*\)\n[\s\S]*Cannot find module .*missing\.ts/)
   })
 
   it('ends a file that does not end by itself, and names the test', async () => {
@@ -110,6 +131,21 @@ describe('the run of the tests', () => {
     assert.equal(code, 0)
     assert.match(stdout, /✔ leaves others alone/)
     assert.match(stdout, /\n1 passed, 0 failed, 0 skipped\n$/)
+  })
+
+  it('runs files in one process, which keeps nothing of them, and in its own the one that says so', async () => {
+    const { code, stdout } = await suite(['one', 'two', 'own', 'good'], { options: ['--test-concurrency=1'] })
+    assert.equal(code, 0, stdout)
+    const [one, two, own] = (await readFile(path.join(folder, 'processes'), 'utf8')).split(' ')
+    assert.equal(one, two)
+    assert.notEqual(own, one)
+  })
+
+  it('goes on in another process after a file that has ended its own', async () => {
+    const { code, stdout } = await suite(['killed', 'good'], { options: ['--test-concurrency=1'] })
+    assert.equal(code, 1)
+    assert.match(stdout, /✖ the file ended with SIGKILL \(.*killed\.test\.ts\)\n/)
+    assert.match(stdout, /\n1 passed, 1 failed, 1 skipped\n$/)
   })
 
   it('refuses a file that is not there', async () => {

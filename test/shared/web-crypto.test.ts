@@ -4,6 +4,8 @@ import { before, beforeEach, describe, it, mock } from 'node:test'
 
 // Runtimes without Node's crypto verify by WebCrypto, which may fail asynchronously.
 
+// In a process of its own: it takes Node's crypto from its process.
+
 const { privateKey, publicKey } = generateKeyPairSync('ed25519')
 const body = JSON.stringify({ eventId: 'j', eventType: 'ping', webhookId: 'w', payload: {} })
 const issuedAtSeconds = 1_795_221_601

@@ -39,14 +39,13 @@ export const enginesFor = (file: string, isWhole: boolean, all = engines): reado
   return wanted.length > 0 ? wanted : all
 }
 
-const testFile = path.relative(fileURLToPath(new URL('../..', import.meta.url)), process.argv[1] ?? '')
-
-/** The engines of this test file: all of them, or by day the one of `engines-by-day.ts`. */
-export const enginesHere = enginesFor(testFile, isAtFullSize)
+/** The engines of the test file that runs: all of them, or by day the one of `engines-by-day.ts`. */
+export const enginesHere = (): readonly string[] =>
+  enginesFor(path.relative(fileURLToPath(new URL('../..', import.meta.url)), process.argv[1] ?? ''), isAtFullSize)
 
 /** `describe(name, fn)`, once for each engine of this test file. */
 export const describeEachEngine = (name: string, fn: (engine: string) => void): void => {
-  for (const engine of enginesHere) describe(`${name} (${engine})`, () => fn(engine))
+  for (const engine of enginesHere()) describe(`${name} (${engine})`, () => fn(engine))
 }
 
 /** An empty database of its own. */
