@@ -26,7 +26,7 @@ import { openKeyring } from './keys/signing-keys.ts'
 import { Live, type LiveTimes } from './live/live.ts'
 import { type Log, logAllCounted, logSeldom } from './log.ts'
 import { createMetrics, type Metrics } from './metrics/metrics.ts'
-import { Readers, type ReaderTimes } from './readers/readers.ts'
+import { Readers, type ReaderTerms } from './readers/readers.ts'
 import { createReadiness } from './readiness.ts'
 import { untilItMayRun } from './release.ts'
 import { startHealer } from './scheduler/healer.ts'
@@ -44,7 +44,7 @@ export type RunningServer = {
   stop(): Promise<void>
 }
 
-type Given = { clock?: Clock; liveTimes?: Partial<LiveTimes>; readerTimes?: ReaderTimes }
+type Given = { clock?: Clock; liveTimes?: Partial<LiveTimes>; readerTerms?: ReaderTerms }
 /** `onReplaced`: another release was installed in place of this one. */
 type Heard = { onReplaced(): void }
 
@@ -177,8 +177,7 @@ const startRoles = async (
     ? startScheduled(config, { ...ofDeliveries, loop, pings })
     : undefined
   const ofReaders = { onReplaced: given.onReplaced, onEnded: metrics.readerEnded }
-  const readers = new Readers(config.databaseUrl, database, log, ofReaders, given.readerTimes)
-  if (config.roles.includes('api')) readers.warm()
+  const readers = new Readers(config.databaseUrl, database, log, ofReaders, given.readerTerms)
   const submissions = createSubmissions({
     ...{ database: grouped ?? database, now: clock.now, dueDays: reportDueDays },
     ...{ afterCommitOf: loop.afterCommit, wake: () => loop.wake() },

@@ -14,13 +14,13 @@ const OLD_MB = 104
 const NEW_MB = 8
 export const HEAP_MB = OLD_MB + 3 * NEW_MB
 
-type Start = Omit<Extract<ToReader, { kind: 'start' }>, 'kind'>
+export type Start = Omit<Extract<ToReader, { kind: 'start' }>, 'kind'>
 /**
  * `isKilled`: from outside; a process whose heap is full ends itself. `said`: what it wrote besides its log, once
  * it has ended.
  */
 export type Ending = { isKilled: boolean; wasReady: boolean; said: Promise<string | undefined> }
-type Heard = {
+export type Heard = {
   message(message: Exclude<FromReader, { kind: 'ready' }>): void
   ready(): void
   /** It is of another release than this process, and is killed. */
@@ -107,6 +107,9 @@ export class ReaderProcess {
     return this.#child.stdio[BODIES_FD] as Socket
   }
 }
+
+/** What the server has to do with what answers its queries. */
+export type Queries = Pick<ReaderProcess, 'isReady' | 'send' | 'receive' | 'kill'>
 
 const readParts = async (pipe: Socket, bytes: number): Promise<Uint8Array[]> => {
   const parts: Uint8Array[] = []

@@ -1,6 +1,6 @@
 import type { GraphqlAnswer, GraphqlRequest } from '../graphql/request.ts'
 import { Mode } from '../mode.ts'
-import type { ReaderProcess } from './child.ts'
+import type { Queries } from './child.ts'
 import { SharedTime } from './shared-time.ts'
 
 /** The characters that a waiting request weighs besides its body. */
@@ -84,12 +84,12 @@ export class Job {
 export class Reader {
   readonly running = new Map<number, Job>()
   readonly connectionIds = new Set<number>()
-  readonly process: ReaderProcess
+  readonly process: Queries
   /** How many queries it has begun. */
   begun = 0
   readonly #time = new SharedTime()
 
-  constructor(start: (reader: Reader) => ReaderProcess) {
+  constructor(start: (reader: Reader) => Queries) {
     this.process = start(this)
   }
 

@@ -1,142 +1,23 @@
 import { Socket } from 'node:net'
-import { connectToRead, type Database } from '../database/connect.ts'
-import { dialectNamed } from '../database/dialect.ts'
-import { answerGraphql, NOT_HERE } from '../graphql/answer.ts'
-import { BUDGET, Budget } from '../graphql/budget.ts'
-import { createQueryContext, type QueryService } from '../graphql/context.ts'
-import { createDocuments } from '../graphql/documents.ts'
-import { nameOfOperation } from '../graphql/operation-name.ts'
-import { type GraphqlAnswer, hungUp } from '../graphql/request.ts'
-import { createSchema } from '../graphql/schema.ts'
-import { answerTask, budgetOf } from '../graphql/task.ts'
 import { compactHeap } from '../heap.ts'
-import { createLog } from '../log.ts'
 import { release } from '../release.ts'
 import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
-import { SharedTime } from './shared-time.ts'
+import { answerQueries } from './queries.ts'
 
-// A process that answers queries and changes nothing, so that it can be killed at any moment.
-
-type Start = Extract<ToReader, { kind: 'start' }>
-type Ask = Extract<ToReader, { kind: 'ask' }>
-
-/** A connection that one request at a time uses. */
-type Session = { database: Database; budget: Budget; connectionId?: number }
-
-/** Later than the budget's own time limit, so that the budget reports the error. */
-const STATEMENT_MS = BUDGET.timeMs + 1_000
-/** A longer body goes to the server on the pipe, encoded in parts of this length, so that it is in memory once. */
-const PART_CHARACTERS = 64 * 1024
+// The process of a reader.
 
 /** The server may have ended; this process ends when it notices. */
 const tell = (message: FromReader): void => void process.send?.(message, () => {})
-
 const bodies = new Socket({ fd: BODIES_FD }).on('error', () => {})
-let bodySent = Promise.resolve()
-
-const send = async (body: string): Promise<void> => {
-  for (let from = 0, to: number; from < body.length; from = to) {
-    to = from + PART_CHARACTERS
-    if (isHighSurrogate(body.charCodeAt(to - 1))) to -= 1
-    await new Promise(resolve => bodies.write(body.slice(from, to), resolve))
-  }
-}
-
-const isHighSurrogate = (unit: number): boolean => unit >= 0xd800 && unit < 0xdc00
-
-const openSession = ({ databaseUrl, engine }: Start): Session => {
-  const database = connectToRead(databaseUrl, dialectNamed(engine), {
-    statementMs: STATEMENT_MS,
-    onConnect: connectionId => {
-      tell({ kind: 'connection', connectionId, before: session.connectionId })
-      session.connectionId = connectionId
-    },
-  })
-  const session: Session = { database, budget: new Budget() }
-  // Work that a request has queued ends with it.
-  database.knex.on('query', () => session.budget.proceed())
-  return session
-}
-
-/** Closes a session with its running statement. The server's process can do so even after this one was killed. */
-const endSession = ({ database, connectionId }: Session): Promise<void> => {
-  if (connectionId !== undefined) tell({ kind: 'end', connectionId })
-  return database.close()
-}
-
-const cpuMs = (): number => {
-  const { user, system } = process.cpuUsage()
-  return (user + system) / 1_000
-}
-
-const start = (message: Start): void => {
-  const log = createLog(message.logLevel)
-  const schema = createSchema()
-  const documents = createDocuments(schema)
-  const idle: Session[] = []
-  // While it waits for a database server it has nothing else to do; SQLite's statements are this process's own work.
-  // Time in which others had the processor counts for nobody.
-  const time = new SharedTime(() => cpuMs() + (message.places === 1 ? 0 : performance.eventLoopUtilization().idle))
-  const running = new Map<number, { gone: AbortController; match: () => void }>()
-
-  const answer = async ({ id, request, now, patienceMs }: Ask): Promise<void> => {
-    const budget = budgetOf(request)
-    const gone = new AbortController()
-    const turn = Promise.withResolvers<void>()
-    budget.onHeavy = () => {
-      tell({ kind: 'heavy', id })
-      return turn.promise
-    }
-    running.set(id, { gone, match: turn.resolve })
-    const session = idle.pop() ?? openSession(message)
-    session.budget = budget
-    const begunAt = time.begin()
-    let asked: string | undefined
-    const service: QueryService = { database: session.database, tools: { clock: { now: () => now } } }
-    const answering = { schema, log, documents, budget, gone: gone.signal }
-    const answered: (GraphqlAnswer & { codes: Set<unknown> }) | undefined = request.task
-      ? await answerTask(request, request.task, { ...answering, service })
-      : await answerGraphql(request, {
-          ...answering,
-          giveUpAt: performance.now() + patienceMs,
-          contextOf: () => createQueryContext(service, request.token, request.requestId, budget),
-          async admit({ operation }) {
-            asked = operation && nameOfOperation(operation)
-            return operation?.operation === 'mutation' && request.method === 'POST' ? NOT_HERE : {}
-          },
-        })
-    running.delete(id)
-    time.end()
-    const costMs = time.since(begunAt)
-    if (budget.isOver) endSession(session).catch(error => log.warn({ err: error }, 'a connection was not closed'))
-    else idle.push(session)
-    if (!answered) return tell({ kind: 'mutation', id })
-    const { status, headers, codes } = answered
-    const body = String(answered.body ?? '')
-    const answer = { kind: 'answer', id, status, headers, codes, operation: asked, costMs } as const
-    if (body.length <= PART_CHARACTERS) return tell({ ...answer, body: Buffer.from(body) })
-    bodySent = bodySent.then(() => {
-      tell({ ...answer, body: Buffer.byteLength(body) })
-      return send(body)
-    })
-  }
-
-  process.on('message', (message: ToReader) => {
-    if (message.kind === 'gone') running.get(message.id)?.gone.abort(hungUp())
-    if (message.kind === 'match') running.get(message.id)?.match()
-    if (message.kind !== 'ask') return
-    answer(message).catch(error => {
-      log.error({ err: error }, 'a reader failed')
-      process.exit(1)
-    })
-  })
-  compactHeap()
-  tell({ kind: 'ready', release })
-}
+const sendPart = (text: string) => new Promise(resolve => bodies.write(text, resolve))
 
 // A terminal sends these signals to the whole process group; the server decides when to end.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {})
 process.on('disconnect', () => process.exit())
 process.once('message', (message: ToReader) => {
-  if (message.kind === 'start') start(message)
+  if (message.kind !== 'start') return
+  const { hear } = answerQueries(message, { tell, sendPart, end: () => process.exit(1) })
+  process.on('message', hear)
+  compactHeap()
+  tell({ kind: 'ready', release })
 })

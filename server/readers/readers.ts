@@ -6,7 +6,7 @@ import { type GraphqlRequest, hungUp } from '../graphql/request.ts'
 import type { Log } from '../log.ts'
 import { otherRelease } from '../release.ts'
 import { Turns } from '../turns.ts'
-import { type Ending, HEAP_MB, ReaderProcess } from './child.ts'
+import { type Ending, HEAP_MB, type Heard as HeardOfOne, type Queries, ReaderProcess, type Start } from './child.ts'
 import { Costs } from './costs.ts'
 import { FairTurns } from './fair-share.ts'
 import { Job, Reader, type ReaderAnswer, type Terms } from './jobs.ts'
@@ -41,8 +41,6 @@ const NEW_UNTIL = 4
 const WORTH_A_READER_MS = 100
 /** The code of an answer that was not wanted any more. */
 const HUNG_UP = hungUp().code
-/** How long after the server the first reader starts, so that no query has to wait for it. */
-const WARM_MS = 1_000
 /** How long after the first query another reader starts, so that one is left to others where a query takes long. */
 const PAIR_MS = 2_000
 /** After so long without a query the readers end: at rest, a server is one process. */
@@ -55,10 +53,16 @@ const MOST_WAITING = 32_000_000
 /** `onReplaced`: another release was installed in place of this process's. `onEnded`: a reader ended in its work. */
 type Heard = { onReplaced(): void; onEnded(): void }
 
-/** When readers start and end that nothing is asked of; the defaults are the product's. */
-export type ReaderTimes = { warmMs?: number; pairMs?: number; restMs?: number }
+/** When readers start and end that nothing is asked of, and what one is; by default as in the product, a process. */
+export type ReaderTerms = {
+  pairMs?: number
+  restMs?: number
+  start?: (given: Start, heard: HeardOfOne) => Queries
+}
 
-/** Starts processes that answer queries, as they are needed. */
+const startProcess = (given: Start, heard: HeardOfOne): Queries => new ReaderProcess(given, heard)
+
+/** Starts processes that answer queries, as they are needed: none before the first query. */
 export class Readers {
   readonly #databaseUrl: string
   readonly #database: Database
@@ -76,8 +80,8 @@ export class Readers {
   #startAfter = 0
   #fault: string | undefined
   readonly #heard: Heard
-  readonly #warmMs: number
   readonly #pairMs: number
+  readonly #start: NonNullable<ReaderTerms['start']>
   #pair: NodeJS.Timeout | undefined
   readonly #rest: NodeJS.Timeout
 
@@ -86,22 +90,17 @@ export class Readers {
     database: Database,
     log: Log,
     heard: Heard,
-    { warmMs = WARM_MS, pairMs = PAIR_MS, restMs = REST_MS }: ReaderTimes = {},
+    { pairMs = PAIR_MS, restMs = REST_MS, start = startProcess }: ReaderTerms = {},
   ) {
     this.#heard = heard
-    this.#warmMs = warmMs
     this.#pairMs = pairMs
+    this.#start = start
     this.#rest = setTimeout(() => this.#endIdle(), restMs).unref()
     this.#databaseUrl = databaseUrl
     this.#database = database
     this.#log = log
     this.#tenants = new Tenants(database)
     this.#limits = LIMITS[database.dialect.isEmbedded ? 'embedded' : 'server']
-  }
-
-  /** Starts the first reader soon. */
-  warm(): void {
-    setTimeout(() => this.#startIfFewer(1), this.#warmMs).unref()
   }
 
   #startIfFewer(than: number): void {
@@ -148,7 +147,7 @@ export class Readers {
     const { dialect } = this.#database
     const given = { databaseUrl: this.#databaseUrl, engine: dialect.name, logLevel: this.#log.level }
     const processOf = (reader: Reader) =>
-      new ReaderProcess(
+      this.#start(
         { ...given, places: this.#limits.places },
         {
           ready: () => this.#dispatch(),

@@ -7,12 +7,14 @@ import { createSealer } from '../../server/keys/seal.ts'
 import type { LiveTimes } from '../../server/live/live.ts'
 import { createLog } from '../../server/log.ts'
 import { startServer } from '../../server/main.ts'
-import type { ReaderTimes } from '../../server/readers/readers.ts'
+import type { ReaderTerms } from '../../server/readers/readers.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { signRequest } from '../../shared/hmac.ts'
 import { realClock } from './clock.ts'
 import { migratedDatabase, type TestDatabase } from './databases.ts'
 import { freePort } from './ports.ts'
+import { startReaderHere } from './reader-here.ts'
+import { isAtFullSize } from './size.ts'
 
 export type GraphqlAnswer = {
   status: number
@@ -44,8 +46,9 @@ export type TestServer = {
  * @param options.by maps the database URL, such as to a proxy
  * @param options.clock the clock of server and requests; by default the database's for the server, this machine's for
  *   requests
- * @param options.readerTimes when processes that answer queries start and end; by default the first query starts them,
- *   because most servers of tests are asked none
+ * @param options.readerTerms when what answers queries starts and ends; by default one, because few tests keep it busy
+ * @param options.hasReaderProcesses whether queries are answered in processes of their own, as in the product, and not
+ *   in this one; at full size they always are
  * @param options.liveTimes how often subscribers' changes are looked for, by default as in the product
  */
 export const startTestServer = async (
@@ -56,14 +59,16 @@ export const startTestServer = async (
     by,
     clock: given,
     liveTimes,
-    readerTimes = { warmMs: 600_000, pairMs: 600_000 },
+    readerTerms = { pairMs: 600_000 },
+    hasReaderProcesses = isAtFullSize,
   }: {
     env?: Record<string, string>
     url?: string
     by?: (databaseUrl: string) => Promise<string>
     clock?: Clock
     liveTimes?: Partial<LiveTimes>
-    readerTimes?: ReaderTimes
+    readerTerms?: ReaderTerms
+    hasReaderProcesses?: boolean
   } = {},
 ): Promise<TestServer> => {
   const fresh = url ? await givenDatabase(engine, url) : await migratedDatabase(engine)
@@ -81,7 +86,7 @@ export const startTestServer = async (
   const server = await startServer(config, createLog(config.logLevel), {
     ...(given && { clock }),
     ...(liveTimes && { liveTimes }),
-    readerTimes,
+    readerTerms: { ...readerTerms, ...(!hasReaderProcesses && { start: startReaderHere }) },
   })
   await server.ready
   const { database } = fresh
