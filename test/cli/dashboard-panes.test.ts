@@ -14,6 +14,7 @@ import { screenColours } from '../../cli/screens/dashboard/palette.ts'
 import { initialState, type State } from '../../cli/screens/dashboard/state.ts'
 import { webhooksPane } from '../../cli/screens/dashboard/webhooks-pane.ts'
 import { webhookStatuses } from '../../shared/vocabulary.ts'
+import { atFullSize } from '../support/size.ts'
 
 const NOW = Date.parse('2026-11-21T00:40:00Z')
 const colours = screenColours(true)
@@ -115,7 +116,7 @@ test('no line is wider than its place, nor a pane higher, in a terminal of any s
     stateWith({ mode: { kind: 'confirm', action: { kind: 'redeliver', delivery: timeline } } }),
   ]
   for (const state of states) {
-    for (let columns = 60; columns <= 210; columns += 7) {
+    for (let columns = 60; columns <= 210; columns += atFullSize(7, 21)) {
       for (const rows of [15, 24, 60]) {
         const bottom = [...noticeLines(state, columns, colours), ...footerLines(state, columns, colours)]
         const layout = layoutOf({ columns, rows }, state, bottom.length)

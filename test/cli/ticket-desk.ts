@@ -7,6 +7,7 @@ import { eventually } from '../support/eventually.ts'
 import { type Puller, puller } from '../support/puller.ts'
 import { type Answer, type ReceivedRequest, type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+import { everyNth } from '../support/size.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
 // Tickets of support: "the event did not come". Each true cause is made on a server by its API alone. `why` names it,
@@ -211,7 +212,7 @@ const solve = async (desk: Desk, { make, codes, says, mended, passes, ends }: Ti
   assert.equal(now.delivery!.status, 'delivered')
 }
 
-/** Plays tickets on a server of an engine. */
+/** Plays tickets on a server of an engine, by day half of them. */
 export const play = (
   name: string,
   engine: string,
@@ -222,6 +223,7 @@ export const play = (
     const desk = new Desk()
     before(() => desk.open(engine, options))
     after(() => desk.close())
-    for (const ticket of tickets) it(`${ticket.cause}: ${ticket.codes.join(', ')}`, () => solve(desk, ticket))
+    for (const ticket of everyNth(2, tickets))
+      it(`${ticket.cause}: ${ticket.codes.join(', ')}`, () => solve(desk, ticket))
   })
 }

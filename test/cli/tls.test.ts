@@ -8,6 +8,7 @@ import type { AddressInfo, Server } from 'node:net'
 import { join } from 'node:path'
 import { after, test } from 'node:test'
 import { promisify } from 'node:util'
+import { everyNth } from '../support/size.ts'
 import { temporaryFolder, tidings } from './tidings.ts'
 
 // What a certificate can have wrong, shown by real servers whose certificates are made here.
@@ -84,7 +85,7 @@ const examine = async (port: number, env: Record<string, string> = {}) => {
   return [checkOf(client, 'connection'), checkOf(server, 'TLS'), checkOf(server, 'endpoint')]
 }
 
-for (const { fault, certificate, found, next } of [
+for (const { fault, certificate, found, next } of everyNth(2, [
   {
     fault: 'has expired',
     certificate: { days: -1 },
@@ -109,7 +110,7 @@ for (const { fault, certificate, found, next } of [
     found: /signed by House, House CA, which is not known/,
     next: /full chain.*NODE_EXTRA_CA_CERTS/,
   },
-]) {
+])) {
   test(`both doctors say that a certificate ${fault}, and what to do`, { skip }, async () => {
     await makeCertificate('shown', certificate)
     const env = /not known/.test(fault) ? {} : { NODE_EXTRA_CA_CERTS: at('authority.pem') }

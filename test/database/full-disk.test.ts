@@ -14,6 +14,7 @@ import { masterKey, startServerProcess } from '../delivery/server-process.ts'
 import { eventually } from '../support/eventually.ts'
 import { startReceiver } from '../support/receiver.ts'
 import { addProject, sendGraphql } from '../support/server.ts'
+import { unlessFullSize } from '../support/size.ts'
 
 /** A disk of so many megabytes; undefined where this user cannot mount one. */
 const smallDisk = (t: TestContext, megabytes: number): string | undefined => {
@@ -52,7 +53,9 @@ const ORGANISATION = 'mutation($name: String!) { upsertOrganisation(name: $name)
 
 const program = findServer()
 
-describe('a server whose database server has a full disk', { skip: !program && 'needs a database server' }, () => {
+describe('a server whose database server has a full disk', {
+  skip: program ? unlessFullSize : 'needs a database server',
+}, () => {
   it('is not ready, refuses with UNAVAILABLE, and says so in metrics and log, though small writes succeed', async t => {
     const folder = smallDisk(t, /mysqld/.test(program!) ? 400 : 160)
     if (!folder) return t.skip('mounting a small disk needs root')

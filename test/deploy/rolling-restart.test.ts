@@ -11,11 +11,14 @@ import { eventually } from '../support/eventually.ts'
 import { freePort } from '../support/ports.ts'
 import { missing, type ProxyServer, proxies, startProxy } from '../support/proxies.ts'
 import { sendGraphql } from '../support/server.ts'
+import { unlessFullSize } from '../support/size.ts'
 
 const CLIENTS = 8
 
 for (const proxy of proxies) {
-  describe(`two servers behind ${proxy.name}, as deploy/${proxy.file} has it`, { skip: missing(proxy) }, () => {
+  describe(`two servers behind ${proxy.name}, as deploy/${proxy.file} has it`, {
+    skip: missing(proxy) || unlessFullSize,
+  }, () => {
     for (const engine of engines.filter(name => name !== 'sqlite')) {
       it(`are restarted one after the other, and no request is lost (${engine})`, () => restartBehind(proxy, engine))
     }

@@ -7,7 +7,7 @@ import { atFullSize } from '../support/size.ts'
 
 // The same requests every time, spread over the engines.
 // `node test/bench/fuzz.ts` sends as many others as one likes.
-const COUNT = Math.ceil(atFullSize(2_000, 800) / engines.length)
+const COUNT = Math.ceil(atFullSize(2_000, 400) / engines.length)
 
 describeEachEngine('random and mutated requests', engine => {
   it('are answered, never by a 500, and never with what the token does not see', async () => {

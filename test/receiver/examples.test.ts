@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
+import { unlessFullSize } from '../support/size.ts'
 import { startProject } from './integrator.ts'
 import { startSender } from './sender.ts'
 
@@ -23,7 +24,7 @@ describe('in a project that has installed the kit', () => {
   })
   after(() => rm(folder, { recursive: true, force: true }))
 
-  test('the examples pass the strictest type check', async () => {
+  test('the examples pass the strictest type check', { skip: unlessFullSize }, async () => {
     const compilerOptions = {
       module: 'nodenext',
       target: 'es2024',

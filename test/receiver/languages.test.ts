@@ -11,6 +11,7 @@ import { after, describe, test } from 'node:test'
 import { repository, run } from '../scripts/checkout.ts'
 import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
+import { unlessFullSize } from '../support/size.ts'
 import { startSender } from './sender.ts'
 
 const vectorsFile = path.join(repository, 'docs/receivers/vectors.json')
@@ -79,7 +80,8 @@ const languages: Record<string, Language> = {
     example: [path.join(folder, 'go-receiver')],
   },
   java: {
-    lacks: missing('javac', '-version'),
+    // Its compiler takes as long as all others together.
+    lacks: missing('javac', '-version') ?? (unlessFullSize || undefined),
     build: ['javac', '-d', classes, 'TidingsReceiver.java', 'Main.java', 'ReceiverTest.java'],
     test: ['java', '-cp', classes, 'ReceiverTest', vectorsFile, origin],
     example: ['java', '-cp', classes, 'Main'],

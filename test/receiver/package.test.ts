@@ -20,7 +20,7 @@ const OWN = {
   typescript: path.join(repository, 'node_modules/typescript/bin/tsc'),
 } as Awaited<ReturnType<typeof installRuntimes>>
 
-describe('the package @tidings/receiver, packed and installed', () => {
+describe('the package @tidings/receiver, packed and installed', { skip: unlessFullSize }, () => {
   let folder: string
   let at: Awaited<ReturnType<typeof installRuntimes>>
 
@@ -74,23 +74,17 @@ describe('the package @tidings/receiver, packed and installed', () => {
     }
   })
 
-  test('runs on Node 20', { skip: unlessFullSize }, async () =>
-    assert.deepEqual(await outcome(at.node20, 'run.mjs'), fine),
-  )
-  test('runs on Node 22', { skip: unlessFullSize }, async () =>
-    assert.deepEqual(await outcome(at.node22, 'run.mjs'), fine),
-  )
+  test('runs on Node 20', async () => assert.deepEqual(await outcome(at.node20, 'run.mjs'), fine))
+  test('runs on Node 22', async () => assert.deepEqual(await outcome(at.node22, 'run.mjs'), fine))
   test('runs on Node 24', async () => assert.deepEqual(await outcome(process.execPath, 'run.mjs'), fine))
-  test('runs on Bun', { skip: unlessFullSize }, async () => assert.deepEqual(await outcome(at.bun, 'run.mjs'), fine))
-  test('runs on Deno', { skip: unlessFullSize }, async () =>
-    assert.deepEqual(await outcome(at.deno, 'run', '--allow-all', 'run.mjs'), fine),
-  )
+  test('runs on Bun', async () => assert.deepEqual(await outcome(at.bun, 'run.mjs'), fine))
+  test('runs on Deno', async () => assert.deepEqual(await outcome(at.deno, 'run', '--allow-all', 'run.mjs'), fine))
 
   for (const [version, node] of [
     ['20', () => at.node20],
     ['22', () => at.node22],
   ] as const) {
-    test(`can be required by CommonJS on Node ${version}`, { skip: unlessFullSize }, async () => {
+    test(`can be required by CommonJS on Node ${version}`, async () => {
       const source = `console.log(JSON.stringify(typeof require('@tidings/receiver').createReceiver))`
       assert.equal(await outcome(node(), '--input-type=commonjs', '--eval', source), 'function')
     })
@@ -101,7 +95,7 @@ describe('the package @tidings/receiver, packed and installed', () => {
     assert.deepEqual(await outcome(at.node20, 'esbuild.mjs'), fine)
   })
 
-  test('runs bundled by Rollup', { skip: unlessFullSize }, async () => {
+  test('runs bundled by Rollup', async () => {
     const config = `import resolve from ${JSON.stringify(at.nodeResolve)}
       const names = { entryFileNames: '[name].mjs', chunkFileNames: '[name].mjs' }
       const output = { dir: 'rollup', ...names }
@@ -111,7 +105,7 @@ describe('the package @tidings/receiver, packed and installed', () => {
     assert.deepEqual(await outcome(at.node22, 'rollup/run.mjs'), fine)
   })
 
-  test('runs in a Worker, with Durable Objects as its replay store', { skip: unlessFullSize }, async () => {
+  test('runs in a Worker, with Durable Objects as its replay store', async () => {
     await output(at.esbuild, ['worker.mjs', '--bundle', '--format=esm', '--platform=neutral', '--outfile=bundle.mjs'])
     await serveWorker('bundle.mjs', '', async url => {
       const response = await whenItListens(() => fetch(url))
@@ -119,7 +113,7 @@ describe('the package @tidings/receiver, packed and installed', () => {
     })
   })
 
-  test('the example of a Worker receives a delivery, once', { skip: unlessFullSize }, async () => {
+  test('the example of a Worker receives a delivery, once', async () => {
     await cp(path.join(repository, 'examples/worker.ts'), path.join(folder, 'example.ts'))
     await output(at.esbuild, ['example.ts', '--bundle', '--format=esm', '--platform=neutral', '--outfile=example.mjs'])
     const sender = await startSender()
@@ -189,7 +183,7 @@ describe('the package @tidings/receiver, packed and installed', () => {
     })
   }
 
-  test('serves Express 4', { skip: unlessFullSize }, async () => {
+  test('serves Express 4', async () => {
     const project = path.join(folder, 'express4')
     await mkdir(path.join(project, 'node_modules'), { recursive: true })
     for (const name of ['@tidings', 'jose']) {

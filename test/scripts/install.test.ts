@@ -16,7 +16,7 @@ const fakeNode = {
   manifest: { bin: { node: 'bin/node' }, scripts: { preinstall: 'node place.cjs' } },
 }
 
-describe('installing the dependencies', () => {
+describe('installing the dependencies', { skip: unlessFullSize }, () => {
   let registryFolder: string
   let registry: Awaited<ReturnType<typeof startRegistry>>
   let folder: string
@@ -84,7 +84,7 @@ describe('installing the dependencies', () => {
     assert.equal(stdout, `${path.join(folder, 'node_modules/node/bin/node')}\n`)
   })
 
-  test('puts that Node in its place where npm is told to run no scripts', { skip: unlessFullSize }, async () => {
+  test('puts that Node in its place where npm is told to run no scripts', async () => {
     const { stdout } = await install(OLD_NODE, { npm_config_ignore_scripts: 'true' })
     assert.equal((await run(stdout.trim(), ['--version'])).stdout, `${process.version}\n`)
   })
@@ -101,7 +101,7 @@ describe('installing the dependencies', () => {
     assert.equal(installed('news'), '1.0.1')
   })
 
-  test('brings the development dependencies in a production environment too', { skip: unlessFullSize }, async () => {
+  test('brings the development dependencies in a production environment too', async () => {
     await install([], { NODE_ENV: 'production', npm_config_omit: 'dev' })
     assert.equal(installed('tool'), '1.0.0')
   })
@@ -114,7 +114,7 @@ describe('installing the dependencies', () => {
     assert.equal(stderr, '')
   })
 
-  test('installs once when two ask at the same time', { skip: unlessFullSize }, async () => {
+  test('installs once when two ask at the same time', async () => {
     const both = await Promise.all([install(), install()])
     assert.deepEqual(
       both.map(({ code }) => code),
@@ -123,7 +123,7 @@ describe('installing the dependencies', () => {
     assert.equal(registry.fetched.filter(url => url === '/news-1.0.0.tgz').length, 1)
   })
 
-  test('is not held up by an installation that was killed', { skip: unlessFullSize }, async () => {
+  test('is not held up by an installation that was killed', async () => {
     const killed = run(process.execPath, ['scripts/install.js'], {
       cwd: folder,
       env,
@@ -135,7 +135,7 @@ describe('installing the dependencies', () => {
     assert.equal(installed('news'), '1.0.0')
   })
 
-  test('clears away what an installation that was killed has left', { skip: unlessFullSize }, async () => {
+  test('clears away what an installation that was killed has left', async () => {
     await mkdir(path.join(folder, '.node_modules-staging-1'))
     await install()
     const left = (await readdir(folder)).filter(name => name.startsWith('.'))
@@ -151,7 +151,7 @@ describe('installing the dependencies', () => {
     assert.match(stderr, /the npm registry was not reached.*Connect to the network/s)
   })
 
-  test('goes on with what is there when there is no network', { skip: unlessFullSize }, async () => {
+  test('goes on with what is there when there is no network', async () => {
     await install()
     await want('1.0.1')
     const { code, stderr } = await install([], { npm_config_registry: 'http://127.0.0.1:1' })
