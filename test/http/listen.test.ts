@@ -6,8 +6,9 @@ import { Worker } from 'node:worker_threads'
 import { createDoor } from '../../server/http/listen.ts'
 import { createLog } from '../../server/log.ts'
 import { freePort } from '../support/ports.ts'
+import { atFullSize } from '../support/size.ts'
 
-const CONNECTIONS = 300
+const CONNECTIONS = atFullSize(300, 100)
 const host = '127.0.0.1'
 const log = createLog('silent')
 

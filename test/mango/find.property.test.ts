@@ -8,9 +8,10 @@ import { count, find, findByParents } from '../../server/mango/find.ts'
 import { compare, matches, read } from '../../server/mango/matcher.ts'
 import type { Json } from '../../server/mango/selector.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { atFullSize } from '../support/size.ts'
 import { documentsOf, insertWorld, makers, type Sort, selector, sort, things, thingsDatabase, world } from './things.ts'
 
-const RUNS = Number(process.env.MANGO_RUNS ?? 20)
+const RUNS = Number(process.env.MANGO_RUNS ?? atFullSize(20, 8))
 const QUERIES_A_WORLD = 25
 
 type Document = Record<string, Json>

@@ -40,6 +40,7 @@ export const oneEngineByDay: Record<string, 'server' | 'SQLite'> = {
   'test/graphql/readers.test.ts': 'server',
   'test/graphql/recovery.test.ts': 'server',
   'test/graphql/redeliver-many.test.ts': 'server',
+  'test/graphql/submit-together.test.ts': 'server',
   'test/graphql/ten-thousand.test.ts': 'server',
   'test/graphql/visibility.test.ts': 'server',
   'test/graphql/webhooks.test.ts': 'server',
