@@ -1,0 +1,82 @@
+import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
+import { it } from 'node:test'
+import type { Database } from '../../server/database/connect.ts'
+import type { AccessToken } from '../../server/domain/permissions.ts'
+import { createLog } from '../../server/log.ts'
+import type { Heard, Queries } from '../../server/readers/child.ts'
+import type { ToReader } from '../../server/readers/messages.ts'
+import { Readers } from '../../server/readers/readers.ts'
+import { migratedDatabase } from '../support/databases.ts'
+import { eventually } from '../support/eventually.ts'
+
+/** A reader that answers when it is told to. */
+class Scripted implements Queries {
+  readonly isReady = true
+  /** The ids of what it was asked and has not answered. */
+  readonly asked = new Set<number>()
+  readonly #heard: Heard
+
+  constructor(heard: Heard) {
+    this.#heard = heard
+    setImmediate(() => heard.ready())
+  }
+
+  send(message: ToReader): void {
+    if (message.kind === 'ask') this.asked.add(message.id)
+  }
+
+  answerAll(): void {
+    for (const id of this.asked) {
+      this.asked.delete(id)
+      const answer = { kind: 'answer', id, status: 200, headers: {}, codes: new Set(), operation: undefined } as const
+      this.#heard.message({ ...answer, body: Buffer.from('{}'), costMs: 1 })
+    }
+  }
+
+  async receive(): Promise<Uint8Array[]> {
+    return []
+  }
+
+  kill(): void {}
+}
+
+it('a tenant leaves a reader to others while others ask, and has all of them while it asks alone', async () => {
+  const given = await migratedDatabase('sqlite')
+  // Statements run in a database server, so that a reader has several places.
+  const database: Database = { ...given.database, dialect: { ...given.database.dialect, isEmbedded: false } }
+  const started: Scripted[] = []
+  const start = (_given: unknown, heard: Heard) => {
+    started.push(new Scripted(heard))
+    return started.at(-1)!
+  }
+  const none = { onReplaced() {}, onEnded() {} }
+  const readers = new Readers('', database, createLog('silent'), none, { pairMs: 0, start })
+  const tokenOf = (id: string, seesAllOrganisations: boolean) => ({ id, seesAllOrganisations }) as AccessToken
+  const ask = (token: AccessToken) => {
+    const request = { url: '', method: 'POST', headers: {}, body: '', token, requestId: randomUUID() }
+    const terms = { now: 0, giveUpAt: performance.now() + 10_000, gone: new AbortController().signal }
+    return readers.ask(request, terms)
+  }
+  /** How many of these each reader is asked at once, if it is asked any; they are answered then. */
+  const placesOf = async (tokens: AccessToken[]) => {
+    const answers = tokens.map(ask)
+    const askedOf = () => started.map(({ asked }) => asked.size)
+    await eventually('all to be asked', askedOf, counts => counts.reduce((a, b) => a + b, 0) === tokens.length)
+    const places = askedOf().filter(count => count > 0)
+    for (const one of started) one.answerAll()
+    await Promise.all(answers)
+    return places
+  }
+  const both = [tokenOf('first', true), tokenOf('second', true)]
+  try {
+    // Until they are known, and two readers have begun what is slow in a new one.
+    for (let n = 0; n < 20; n++) for (const token of both) await placesOf([token])
+    assert.deepEqual(await placesOf(both), [1, 1])
+    await placesOf([tokenOf('other', false)])
+    assert.deepEqual(await placesOf(both), [2])
+  } finally {
+    readers.stop()
+    await given.drop()
+  }
+})
