@@ -6,6 +6,8 @@ import { memoryReplayStore } from '../../receiver/index.ts'
 import { replayStoreCases } from '../../receiver/testing/replay-store-cases.ts'
 import { testClock } from '../support/clock.ts'
 
+// In a process of its own: it measures the heap.
+
 v8.setFlagsFromString('--expose-gc')
 const collect: () => void = vm.runInNewContext('gc')
 
