@@ -55,7 +55,7 @@ const again = <T>(work: () => Promise<T>, giveUpAt: number): Promise<T> =>
 const inTime = async <T>(work: Promise<T>, giveUpAt: number): Promise<T> => {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(unavailable()), giveUpAt - performance.now())
+    timer = setTimeout(() => reject(unavailable()), Math.max(0, giveUpAt - performance.now()))
   })
   // When it ends, nobody may be waiting for it.
   work.catch(() => {})

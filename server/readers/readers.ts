@@ -122,7 +122,9 @@ export class Readers {
     this.#waiting.add(job.tokenId, job)
     this.#dispatch()
     this.#pair ??= setTimeout(() => this.#startIfFewer(2), this.#pairMs).unref()
-    const late = setTimeout(() => this.#giveUp(job, noPlace()), terms.giveUpAt - performance.now())
+    // The process may have stood still until its time was up.
+    const leftMs = Math.max(0, terms.giveUpAt - performance.now())
+    const late = setTimeout(() => this.#giveUp(job, noPlace()), leftMs)
     const result = await job.result.promise
     clearTimeout(late)
     if (result instanceof Error) throw result
@@ -328,7 +330,7 @@ export class Readers {
     if (!first && (ready.length === 0 || !isNoneLight)) return
     const startAt = Math.max(this.#startAfter, first && !isNoneLight ? first.askedAt + WORTH_A_READER_MS : 0)
     if (performance.now() >= startAt) this.#startReader()
-    else setTimeout(() => this.#dispatch(), startAt - performance.now() + 1).unref()
+    else setTimeout(() => this.#dispatch(), Math.max(0, startAt - performance.now()) + 1).unref()
   }
 
   /**

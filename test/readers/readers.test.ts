@@ -12,14 +12,15 @@ import { eventually } from '../support/eventually.ts'
 
 /** A reader that answers when it is told to. */
 class Scripted implements Queries {
-  readonly isReady = true
+  readonly isReady: boolean
   /** The ids of what it was asked and has not answered. */
   readonly asked = new Set<number>()
   readonly #heard: Heard
 
-  constructor(heard: Heard) {
+  constructor(heard: Heard, isReady = true) {
     this.#heard = heard
-    setImmediate(() => heard.ready())
+    this.isReady = isReady
+    if (isReady) setImmediate(() => heard.ready())
   }
 
   send(message: ToReader): void {
@@ -41,6 +42,16 @@ class Scripted implements Queries {
   kill(): void {}
 }
 
+const terms = (patienceMs: number) => ({
+  now: 0,
+  giveUpAt: performance.now() + patienceMs,
+  gone: new AbortController().signal,
+})
+const requestOf = (token: AccessToken) =>
+  ({ url: '', method: 'POST', headers: {}, body: '', token, requestId: randomUUID() }) as const
+const tokenOf = (id: string, seesAllOrganisations: boolean) => ({ id, seesAllOrganisations }) as AccessToken
+const none = { onReplaced() {}, onEnded() {} }
+
 it('a tenant leaves a reader to others while others ask, and has all of them while it asks alone', async () => {
   const given = await migratedDatabase('sqlite')
   // Statements run in a database server, so that a reader has several places.
@@ -50,14 +61,8 @@ it('a tenant leaves a reader to others while others ask, and has all of them whi
     started.push(new Scripted(heard))
     return started.at(-1)!
   }
-  const none = { onReplaced() {}, onEnded() {} }
   const readers = new Readers('', database, createLog('silent'), none, { pairMs: 0, start })
-  const tokenOf = (id: string, seesAllOrganisations: boolean) => ({ id, seesAllOrganisations }) as AccessToken
-  const ask = (token: AccessToken) => {
-    const request = { url: '', method: 'POST', headers: {}, body: '', token, requestId: randomUUID() }
-    const terms = { now: 0, giveUpAt: performance.now() + 10_000, gone: new AbortController().signal }
-    return readers.ask(request, terms)
-  }
+  const ask = (token: AccessToken) => readers.ask(requestOf(token), terms(10_000))
   /** How many of these each reader is asked at once, if it is asked any; they are answered then. */
   const placesOf = async (tokens: AccessToken[]) => {
     const answers = tokens.map(ask)
@@ -76,6 +81,24 @@ it('a tenant leaves a reader to others while others ask, and has all of them whi
     await placesOf([tokenOf('other', false)])
     assert.deepEqual(await placesOf(both), [2])
   } finally {
+    readers.stop()
+    await given.drop()
+  }
+})
+
+it('a query whose time was up before it was asked, since its process stood still, is refused without a warning', async () => {
+  const given = await migratedDatabase('sqlite')
+  const start = (_given: unknown, heard: Heard) => new Scripted(heard, false)
+  const readers = new Readers('', given.database, createLog('silent'), none, { start })
+  const warned: string[] = []
+  const hear = ({ name }: Error) => void warned.push(name)
+  process.on('warning', hear)
+  try {
+    await assert.rejects(readers.ask(requestOf(tokenOf('first', true)), terms(-20_000)), { code: 'UNAVAILABLE' })
+    await new Promise(resolve => setImmediate(resolve))
+    assert.deepEqual(warned, [])
+  } finally {
+    process.off('warning', hear)
     readers.stop()
     await given.drop()
   }
