@@ -86,7 +86,7 @@ it('a tenant leaves a reader to others while others ask, and has all of them whi
   }
 })
 
-it('a query whose time was up before it was asked, since its process stood still, is refused without a warning', async () => {
+it('a query whose time was up, since its process stood still, is refused without a warning', async () => {
   const given = await migratedDatabase('sqlite')
   const start = (_given: unknown, heard: Heard) => new Scripted(heard, false)
   const readers = new Readers('', given.database, createLog('silent'), none, { start })
