@@ -125,18 +125,18 @@ const runTests = async (files, { isAll, slots, timeoutMs: given, only, forNode, 
   const report = createReport({ files, times, isShown })
   const own = path.join(folder, 'files')
   mkdirSync(own)
-  const workers = createWorkers({
-    ...{ root, folder: own, options: forNode, only, timeoutMs, isShown, care, stopping: stopping.signal },
-  })
+  const { signal } = stopping
+  const how = { root, folder: own, options: forNode, only, timeoutMs, isShown, care }
+  const workers = createWorkers({ ...how, stopping: signal })
   await runEach(files, {
     times,
     cores: os.availableParallelism(),
     ...(slots && { slots }),
-    stopping: stopping.signal,
+    stopping: signal,
     work: async file => {
       report.begin(file)
       const result = await workers.runFile(file)
-      if (!stopping.signal.aborted) report.end(result)
+      if (!signal.aborted) report.end(result)
     },
   })
   report.close()

@@ -36,7 +36,7 @@ const FILES = {
     })`,
 }
 
-/** The process of each file, as a line of its own; the second fails if it finds what the first one has changed. */
+/** A file that writes down its process, and fails if it finds what another one has changed there. */
 const PROCESSES = (text: string) => `
   import assert from 'node:assert/strict'
   import { appendFileSync } from 'node:fs'
