@@ -1,3 +1,4 @@
+import { eachBeat } from './beat.ts'
 import { type Database, rows } from './database/connect.ts'
 import type { Log } from './log.ts'
 
@@ -31,8 +32,8 @@ export const databaseClock = async (database: Database): Promise<Clock & { stop(
   // While a process starts, hardly any answer is prompt.
   for (let n = 0; n < FIRST_ASKED; n++) await sync()
   // A database that does not answer leaves the clock running on: the next answer corrects it.
-  const timer = setInterval(() => sync().catch(() => {}), RESYNC_MS).unref()
-  return { now: () => Math.round(performance.now() + offsetMs), stop: () => clearInterval(timer) }
+  const stop = eachBeat(RESYNC_MS, () => sync().catch(() => {}))
+  return { now: () => Math.round(performance.now() + offsetMs), stop }
 }
 
 /** A machine with a time server stays far below this. */

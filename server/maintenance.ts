@@ -73,7 +73,7 @@ export const listSigningKeys = async (database: Database, config: Config): Promi
   })
 }
 
-/** Creates the next signing key, which running servers publish within two seconds. */
+/** Creates the next signing key, which running servers publish within three seconds. */
 export const rotateSigningKey = async (database: Database, config: Config): Promise<SigningKey> => {
   await database.transaction(trx => requireMasterKeys(trx, namesOf(config.masterKeys)))
   return withKeyring(database, config, async (keyring, clock) => {

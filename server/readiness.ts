@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { eachBeat } from './beat.ts'
 import { checkWritable, type Database } from './database/connect.ts'
 import { isFull, wasFull } from './database/full-disk.ts'
 import { schemaFault } from './database/migrate.ts'
@@ -77,8 +78,7 @@ export const createReadiness = ({
     return found
   }
 
-  const timer = setInterval(() => void fault(), lookMs).unref()
-  return { fault, stop: () => clearInterval(timer) }
+  return { fault, stop: eachBeat(lookMs, () => void fault()) }
 }
 
 const databaseFault = async (connected: Database): Promise<string | undefined> => {

@@ -88,13 +88,13 @@ const rotateCommand = () =>
             colours,
           ),
         )
-        output.message('Running servers publish it within two seconds. See it with: tidings server keys list')
+        output.message('Running servers publish it within three seconds. See it with: tidings server keys list')
       })
     })
 
 const revokeCommand = () =>
   new Command('revoke')
-    .summary('take a signing key out of use, within two seconds')
+    .summary('take a signing key out of use, within three seconds')
     .description(
       'Removes a signing key from the published set and deletes its private half, for a key that others may know. ' +
         'When the command ends, running servers sign nothing more with it; one that is cut off from the database may ' +

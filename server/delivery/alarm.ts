@@ -1,3 +1,5 @@
+import { atBeat, BEAT_MS } from '../beat.ts'
+
 export type Alarm = {
   /** Rings in `ms` at the latest. */
   setIn(ms: number): void
@@ -8,11 +10,11 @@ export type Alarm = {
 
 /** A timer that rings once, at the earliest of the times it is set to. */
 export const createAlarm = (ring: () => void): Alarm => {
-  let timer: NodeJS.Timeout | undefined
+  let cancel = (): void => {}
   let ringsAt = Number.POSITIVE_INFINITY
 
   const clear = (): void => {
-    clearTimeout(timer)
+    cancel()
     ringsAt = Number.POSITIVE_INFINITY
   }
 
@@ -20,12 +22,12 @@ export const createAlarm = (ring: () => void): Alarm => {
     setIn(ms) {
       const at = performance.now() + ms
       if (ringsAt <= at) return
-      clearTimeout(timer)
+      cancel()
       ringsAt = at
-      timer = setTimeout(() => {
+      cancel = after(ms, () => {
         ringsAt = Number.POSITIVE_INFINITY
         ring()
-      }, ms)
+      })
     },
     clear,
     stop() {
@@ -33,4 +35,10 @@ export const createAlarm = (ring: () => void): Alarm => {
       ringsAt = Number.NEGATIVE_INFINITY
     },
   }
+}
+
+const after = (ms: number, work: () => void): (() => void) => {
+  if (ms >= BEAT_MS) return atBeat(ms, work)
+  const timer = setTimeout(work, ms)
+  return () => clearTimeout(timer)
 }

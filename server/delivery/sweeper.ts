@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises'
+import { rest } from '../beat.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, rows } from '../database/connect.ts'
 import { type Swept, sweepOnce } from '../domain/sweep.ts'
@@ -44,9 +44,9 @@ export const startSweeper = ({ database, clock, log }: { database: Database; clo
         if (!isLogged) log.warn({ err: error }, 'deliveries of the past cannot be swept; trying until they can')
         isLogged = true
       }
-      await sleep(SOON_MS, undefined, { signal: stopping.signal }).catch(() => {})
+      await rest(SOON_MS, stopping.signal)
       const signal = AbortSignal.any([looksNow.signal, stopping.signal])
-      await sleep(POLL_MS, undefined, { signal }).catch(() => {})
+      await rest(POLL_MS, signal)
       if (looksNow.signal.aborted) looksNow = new AbortController()
     }
   })()

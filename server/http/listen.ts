@@ -1,5 +1,12 @@
-import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http'
-import { type AddressInfo, connect, type ListenOptions, Server as NetServer, type Socket } from 'node:net'
+import { createServer, type Server as HttpServer, type RequestListener, STATUS_CODES } from 'node:http'
+import {
+  type AddressInfo,
+  connect,
+  createServer as createListener,
+  type ListenOptions,
+  Server,
+  type Socket,
+} from 'node:net'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import { passingId } from '../ids.ts'
 import { type Log, logSeldom } from '../log.ts'
@@ -61,26 +68,29 @@ export const createDoor = (handler: RequestListener, at: Address, log: Log): Doo
       isClosed = true
       const listening = await opening?.catch(() => undefined)
       if (!listening) return
-      const { servers } = listening
+      const { server, listeners } = listening
       await listening.allAccepted()
-      const closed = Promise.all(servers.map(server => new Promise<void>(resolve => server.once('close', resolve))))
+      const closed = Promise.all(listeners.map(one => new Promise<void>(resolve => one.once('close', resolve))))
       // `close` of an HTTP server would also close idle connections.
-      for (const server of servers) NetServer.prototype.close.call(server)
+      for (const listener of listeners) Server.prototype.close.call(listener)
       onClosed?.()
       await Promise.race([closed, sleep(idleMs, undefined, { ref: false })])
-      for (const server of servers) server.close()
+      server.close()
       const closing = setInterval(() => listening.closeUnused(), CLOSE_IDLE_EACH_MS)
       await closed
       clearInterval(closing)
     },
     end() {
-      for (const server of opened?.servers ?? []) server.closeAllConnections()
+      opened?.server.closeAllConnections()
     },
   }
 }
 
 type Listening = {
-  servers: Server[]
+  /** It has all connections. */
+  server: HttpServer
+  /** It, and others that pass their connections on to it. */
+  listeners: Server[]
   /** Accepts the connections that have arrived by now; closing the sockets would reset them. */
   allAccepted(): Promise<void>
   /** Closes idle connections: kept-alive ones, and those that have never sent a byte. */
@@ -93,37 +103,35 @@ const listen = async (handler: RequestListener, at: Address, log: Log): Promise<
   const serve = inSlices(unlessClosing(handler))
   const open = new Set<Socket>()
   let accepted = 0
-  const create = (): Server => {
-    const server = createServer(
-      {
-        headersTimeout: HEAD_MS,
-        requestTimeout: REQUEST_MS,
-        connectionsCheckingInterval: LOOK_EACH_MS,
-        keepAliveTimeout: KEEP_ALIVE_MS,
-        highWaterMark: UNASKED_BYTES,
-        // Refused further on, with a request id.
-        requireHostHeader: false,
-      },
-      serve,
-    )
-    // A client that waits for 100 Continue is asked for the body after the head is checked.
-    server.on('checkContinue', serve)
-    server.on('checkExpectation', serve)
-    server.on('clientError', refuseJunk(log))
-    server.on('connection', (socket: Socket) => {
-      accepted += 1
-      open.add(socket)
-      socket.once('close', () => open.delete(socket))
-    })
-    return server
-  }
-  const servers = await listenOn(at, create).catch(error => {
+  const server = createServer(
+    {
+      headersTimeout: HEAD_MS,
+      requestTimeout: REQUEST_MS,
+      connectionsCheckingInterval: LOOK_EACH_MS,
+      keepAliveTimeout: KEEP_ALIVE_MS,
+      highWaterMark: UNASKED_BYTES,
+      // Refused further on, with a request id.
+      requireHostHeader: false,
+    },
+    serve,
+  )
+  // A client that waits for 100 Continue is asked for the body after the head is checked.
+  server.on('checkContinue', serve)
+  server.on('checkExpectation', serve)
+  server.on('clientError', refuseJunk(log))
+  server.on('connection', (socket: Socket) => {
+    accepted += 1
+    open.add(socket)
+    socket.once('close', () => open.delete(socket))
+  })
+  const listeners = await listenOn(at, server).catch(error => {
     // A machine without IPv6.
     if (at.host !== '::' || error.code !== 'EAFNOSUPPORT') throw error
-    return listenOn({ ...at, host: '0.0.0.0' }, create)
+    return listenOn({ ...at, host: '0.0.0.0' }, server)
   })
   return {
-    servers,
+    server,
+    listeners,
     async allAccepted() {
       const until = performance.now() + ACCEPT_ALL_MS
       for (let before = -1; before !== accepted && performance.now() < until; ) {
@@ -134,7 +142,7 @@ const listen = async (handler: RequestListener, at: Address, log: Log): Promise<
       }
     },
     closeUnused() {
-      for (const server of servers) server.closeIdleConnections()
+      server.closeIdleConnections()
       for (const socket of open) if (socket.bytesRead === 0) socket.destroy()
     },
   }
@@ -145,19 +153,23 @@ const listen = async (handler: RequestListener, at: Address, log: Log): Promise<
  * them, and to those of several processes of one server, and closes those of a dead process. Elsewhere the parent of
  * the processes distributes them, and a connection given to a dying process gets no answer.
  */
-const listenOn = async ({ host, port }: Address, create: () => Server): Promise<Server[]> => {
-  const first = create()
+const listenOn = async ({ host, port }: Address, first: HttpServer): Promise<Server[]> => {
   if (process.platform !== 'linux') return [await listening(first, { host, port })]
   // Another server that shares its port would not be noticed.
   if (isFirstProcess()) await isFree({ host, port })
   const shared = { host, reusePort: true, exclusive: true }
-  const servers = [await listening(first, { ...shared, port })]
+  const listeners = [await listening(first, { ...shared, port })]
   const { port: own } = first.address() as AddressInfo
-  while (servers.length < SOCKETS) servers.push(await listening(create(), { ...shared, port: own }))
-  return servers
+  // As an HTTP server listens by itself; each would look at its own connections every few seconds.
+  const terms = { allowHalfOpen: true, noDelay: true, highWaterMark: UNASKED_BYTES }
+  const passOn = (socket: Socket) => first.emit('connection', socket)
+  while (listeners.length < SOCKETS) {
+    listeners.push(await listening(createListener(terms, passOn), { ...shared, port: own }))
+  }
+  return listeners
 }
 
-const listening = <Listener extends NetServer>(server: Listener, options: ListenOptions): Promise<Listener> =>
+const listening = (server: Server, options: ListenOptions): Promise<Server> =>
   new Promise((resolve, reject) => {
     server.once('error', reject)
     server.listen({ backlog: BACKLOG, ...options }, () => resolve(server))

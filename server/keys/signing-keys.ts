@@ -1,5 +1,6 @@
 import { createPrivateKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
 import { calculateJwkThumbprint, type JWK } from 'jose'
+import { BEAT_MS, eachBeat } from '../beat.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, isDuplicate, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
@@ -9,10 +10,10 @@ import type { Sealer } from './seal.ts'
 export const PUBLISH_AHEAD_MS = 10 * 60_000
 /** How long it stays there after its last token: the token's 5 minutes, then a cache's 5. */
 const KEEP_AFTER_MS = 10 * 60_000
-/** How soon a process looks for keys again, unless it has heard meanwhile that there are none: see `KEYS_MARK`. */
-const REFRESH_MS = 1_500
+/** How soon a process looks for keys again: at a beat, unless it has heard since the one before (see `KEYS_MARK`). */
+const REFRESH_MS = 2 * BEAT_MS
 /** By then every process that has its database has looked for keys again. */
-export const FOUND_BY_ALL_MS = 2_000
+export const FOUND_BY_ALL_MS = 2_500
 /** The columns of a SELECT that another look at the database takes along, and what is compared with the keys here. */
 export const KEYS_MARK = `(SELECT MAX(generation) FROM signing_keys) AS newest_key,
        (SELECT COUNT(revoked_at) FROM signing_keys) AS revoked_keys`
@@ -79,12 +80,13 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
     await insertKey(database.knex, sealer, { generation: 1, createdAt: clock.now(), activeFrom: clock.now() })
     take(await load(database.knex, sealer))
   }
-  const refresh = async (): Promise<void> => {
-    timer.refresh()
-    take(await load(database.knex, sealer))
-  }
-  // If the database does not answer, the keys stay as they are; the keys of a rotation are published 10 minutes ahead.
-  const timer = setInterval(() => refresh().catch(() => {}), REFRESH_MS).unref()
+  const refresh = async (): Promise<void> => take(await load(database.knex, sealer))
+  let hasHeard = false
+  const stop = eachBeat(BEAT_MS, () => {
+    // If the database does not answer, the keys stay as they are; those of a rotation are published 10 minutes ahead.
+    if (!hasHeard) refresh().catch(() => {})
+    hasHeard = false
+  })
 
   /** The key whose turn it is. The previous one no longer signs, whether or not this one can. */
   const latest = () => inTurn(keys, clock.now())
@@ -120,11 +122,11 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
     },
     heard({ newest_key: newest, revoked_keys: revoked }) {
       const isAsHere = newest === all.at(-1)?.generation && revoked === all.filter(isRevoked).length
-      if (isAsHere) timer.refresh()
-      else refresh().catch(() => {})
+      hasHeard = true
+      if (!isAsHere) refresh().catch(() => {})
     },
     refresh,
-    stop: () => clearInterval(timer),
+    stop,
   }
 }
 

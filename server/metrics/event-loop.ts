@@ -1,9 +1,17 @@
 import { Gauge, Histogram, type Registry } from 'prom-client'
+import { atBeat, BEAT_MS } from '../beat.ts'
 
-/** Rare enough for an idle process to sleep, frequent enough to detect a blocked event loop. */
 const LOOK_EACH_MS = 100
+/** Of the event loop's time since the last look. */
+const REST_UTILIZATION = 0.05
+/** The most that a turn of an event loop takes that nothing blocks. */
+const TURN_MS = 5
 
-/** Measures how late timers fire, and the utilisation of the event loop. */
+/**
+ * Measures how late timers fire, and the utilisation of the event loop. A process at rest is not woken every 100 ms: it
+ * is looked at each second, when it wakes anyway. The timers of that second would have been in time, except one for
+ * which the loop was active for longer than its turns explain.
+ */
 export const watchEventLoop = (registry: Registry): { stop(): void } => {
   const lag = new Histogram({
     name: 'tidings_event_loop_lag_seconds',
@@ -11,13 +19,36 @@ export const watchEventLoop = (registry: Registry): { stop(): void } => {
     buckets: [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5],
     registers: [registry],
   })
-  let dueAt = performance.now() + LOOK_EACH_MS
-  const timer = setInterval(() => {
-    const now = performance.now()
-    lag.observe(Math.max(0, now - dueAt) / 1000)
-    dueAt = now + LOOK_EACH_MS
-  }, LOOK_EACH_MS).unref()
-  let last = performance.eventLoopUtilization()
+  const present = () => ({
+    utilization: performance.eventLoopUtilization(),
+    turns: performance.nodeTiming.uvMetricsInfo.loopCount,
+  })
+  let before = present()
+  let cancel = (): void => {}
+
+  const look = (dueAt: number): void => {
+    const now = present()
+    const { active, utilization } = performance.eventLoopUtilization(now.utilization, before.utilization)
+    const blockedMs = active - TURN_MS * (now.turns - before.turns)
+    lag.observe(Math.max(0, performance.now() - dueAt, blockedMs) / 1000)
+    before = now
+    cancel = utilization < REST_UTILIZATION ? lookAtRest() : lookSoon()
+  }
+  const lookSoon = (): (() => void) => {
+    const timer = setTimeout(look, LOOK_EACH_MS, performance.now() + LOOK_EACH_MS).unref()
+    return () => clearTimeout(timer)
+  }
+  const lookAtRest = (): (() => void) => {
+    const restsSince = performance.now()
+    const inTime = (dueAt: number): void => {
+      for (let at = restsSince + LOOK_EACH_MS; at < dueAt - LOOK_EACH_MS / 2; at += LOOK_EACH_MS) lag.observe(0)
+      look(dueAt)
+    }
+    return atBeat(BEAT_MS, inTime, false)
+  }
+  cancel = lookSoon()
+
+  let last = before.utilization
   new Gauge({
     name: 'tidings_event_loop_utilization',
     help: 'Utilisation of the event loop since the last scrape, 0 to 1.',
@@ -29,5 +60,5 @@ export const watchEventLoop = (registry: Registry): { stop(): void } => {
       last = now
     },
   })
-  return { stop: () => clearInterval(timer) }
+  return { stop: () => cancel() }
 }

@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Knex } from 'knex'
+import { rest } from '../beat.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, partOfMany } from '../database/connect.ts'
 import { type Healing, pingAnswered, pingFailed, queuePage, release, takeDue } from '../domain/healing.ts'
@@ -48,7 +48,7 @@ export const startHealer = (tools: HealerTools): { stop(): Promise<void> } => {
         isLogged = true
       }
       const restMs = found > 0 ? Math.min(NEXT_MS, everyMs) : everyMs
-      await sleep(restMs, undefined, { signal: stopping.signal }).catch(() => {})
+      await rest(restMs, stopping.signal)
     }
   })()
   return {
@@ -105,7 +105,7 @@ const queueAll = async (
     onQueued()
     if (is === 'complete') onHealing('recovered')
     if (is !== 'more') return
-    await sleep(restMs, undefined, { signal: stop }).catch(() => {})
+    await rest(restMs, stop)
   }
   await database.transaction(trx => release(trx, healing, clock.now()))
 }

@@ -1,4 +1,4 @@
-import { setTimeout as delay } from 'node:timers/promises'
+import { rest } from '../beat.ts'
 import { expireTokens } from './expiry.ts'
 import { countHours } from './hours.ts'
 import {
@@ -95,5 +95,3 @@ const turns = () => {
     return done
   }
 }
-
-const rest = (ms: number, signal: AbortSignal): Promise<void> => delay(ms, undefined, { signal }).catch(() => {})

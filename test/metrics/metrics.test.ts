@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
-import { after, before, describe, it, mock } from 'node:test'
+import { after, afterEach, before, beforeEach, describe, it, mock } from 'node:test'
 import { Registry } from 'prom-client'
 import { metricsPage, ownMetrics } from '../../scripts/metrics-reference.ts'
 import { watchEventLoop } from '../../server/metrics/event-loop.ts'
@@ -109,31 +109,81 @@ describeEachEngine('/metrics', engine => {
   })
 })
 
-describe('an idle process', () => {
-  it('has no lag of its event loop', async () => {
-    mock.timers.enable({ apis: ['setInterval'] })
-    let nowMs = 0
-    const { mock: now } = mock.method(performance, 'now', () => nowMs)
-    const registry = new Registry()
-    const { stop } = watchEventLoop(registry)
-    const pass = (ms: number) => {
-      nowMs += ms
-      mock.timers.tick(100)
-    }
-    try {
-      for (let n = 0; n < 99; n++) pass(100)
-      pass(180)
-      const text = await registry.metrics()
-      assert.equal(figureOf(text, 'tidings_event_loop_lag_seconds_bucket', { le: '0.005' }), 99)
-      assert.equal(figureOf(text, 'tidings_event_loop_lag_seconds_bucket', { le: '0.1' }), 100)
-      assert.ok(Math.abs(figureOf(text, 'tidings_event_loop_lag_seconds_sum')! - 0.08) < 1e-9)
-    } finally {
-      stop()
-      now.restore()
-      mock.timers.reset()
-    }
+describe('the lag of the event loop', () => {
+  let nowMs = 0
+  let activeMs = 0
+  let loopCount = 0
+  let stop = () => {}
+  let registry: Registry
+  beforeEach(() => {
+    nowMs = 1_000_000
+    mock.timers.enable({ apis: ['setTimeout'] })
+    mock.method(performance, 'now', () => nowMs)
+    const present = () => ({ active: activeMs, idle: nowMs - activeMs, utilization: 0 })
+    type Utilization = ReturnType<typeof present>
+    mock.method(performance, 'eventLoopUtilization', (now?: Utilization, before?: Utilization) => {
+      if (!now || !before) return present()
+      const active = now.active - before.active
+      return { active, idle: 0, utilization: active / (active + now.idle - before.idle) }
+    })
+    mock.getter(performance.nodeTiming, 'uvMetricsInfo', () => ({ loopCount, events: 0, eventsWaiting: 0 }))
+    registry = new Registry()
+    stop = watchEventLoop(registry).stop
+  })
+  afterEach(() => {
+    stop()
+    mock.restoreAll()
+    mock.timers.reset()
   })
 
+  /** Time passes, of which the loop is active for a part. Its timers fire afterwards. */
+  const pass = (ms: number, { active = 0, turns = 1 } = {}): void => {
+    nowMs += ms
+    activeMs += active
+    loopCount += turns
+    mock.timers.tick(ms)
+  }
+  const counted = async () => {
+    const text = await registry.metrics()
+    const figure = (name: string, labels = {}) => figureOf(text, `tidings_event_loop_lag_seconds_${name}`, labels)
+    return {
+      inTime: figure('bucket', { le: '0.005' }),
+      upTo100Ms: figure('bucket', { le: '0.1' }),
+      count: figure('count'),
+      lateMs: Math.round(1000 * figure('sum')!),
+    }
+  }
+
+  it('is none while a process works', async () => {
+    for (let n = 0; n < 99; n++) pass(100, { active: 60, turns: 40 })
+    pass(180, { active: 60, turns: 40 })
+    assert.deepEqual(await counted(), { inTime: 99, upTo100Ms: 100, count: 100, lateMs: 80 })
+  })
+
+  it('is none at rest, where a second counts as ten looks', async () => {
+    pass(100)
+    for (let n = 0; n < 5; n++) pass(n === 0 ? 900 : 1_000, { active: 2 })
+    assert.deepEqual(await counted(), { inTime: 50, upTo100Ms: 50, count: 50, lateMs: 0 })
+  })
+
+  it('is told of a block in a second at rest, though it ended before the look', async () => {
+    pass(100)
+    pass(900)
+    pass(1_000, { active: 420, turns: 4 })
+    assert.deepEqual(await counted(), { inTime: 19, upTo100Ms: 19, count: 20, lateMs: 400 })
+    pass(100, { active: 60, turns: 40 })
+    assert.equal((await counted()).count, 21, 'and the next look comes soon')
+  })
+
+  it('is not told of many short turns in a second at rest', async () => {
+    pass(100)
+    pass(900)
+    pass(1_000, { active: 420, turns: 100 })
+    assert.deepEqual(await counted(), { inTime: 20, upTo100Ms: 20, count: 20, lateMs: 0 })
+  })
+})
+
+describe('an idle process', () => {
   it('does not tell of a lag that is the time between two looks', async () => {
     const metrics = createMetrics()
     assert.doesNotMatch(await metrics.registry.metrics(), /nodejs_eventloop_lag/)

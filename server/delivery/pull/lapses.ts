@@ -1,4 +1,5 @@
 import type { EventType } from '../../../shared/vocabulary.ts'
+import { eachBeat } from '../../beat.ts'
 import type { Clock } from '../../clock.ts'
 import { type Database, marks, rows } from '../../database/connect.ts'
 import { type Log, logSeldom } from '../../log.ts'
@@ -33,7 +34,7 @@ export class Lapses {
   #isStopped = false
   #askedAt = performance.now()
   #looking: Promise<void> | undefined
-  readonly #timer
+  readonly #stopBeating
 
   constructor(given: Given) {
     this.#clock = given.clock
@@ -41,10 +42,9 @@ export class Lapses {
     this.#retryScheduleMs = given.retryScheduleMs
     this.#record = given.record
     this.#log = given.log
-    this.#timer = setInterval(() => {
+    this.#stopBeating = eachBeat(EVERY_MS, () => {
       if (performance.now() - this.#askedAt > MISSED_MS) this.#lookNow()
-    }, EVERY_MS)
-    this.#timer.unref()
+    })
   }
 
   async look(): Promise<void> {
@@ -67,7 +67,7 @@ export class Lapses {
 
   async stop(): Promise<void> {
     this.#isStopped = true
-    clearInterval(this.#timer)
+    this.#stopBeating()
     await this.#looking
   }
 

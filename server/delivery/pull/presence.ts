@@ -1,3 +1,4 @@
+import { eachBeat } from '../../beat.ts'
 import type { Database } from '../../database/connect.ts'
 import { type Clients, removeClients, writeClients } from '../../domain/pull-clients.ts'
 import { type Log, logSeldom } from '../../log.ts'
@@ -41,11 +42,10 @@ export const recordClients = (given: {
       })
   }
 
-  const timer = setInterval(look, LOOK_MS)
-  timer.unref()
+  const stopLooking = eachBeat(LOOK_MS, look)
   return {
     async stop() {
-      clearInterval(timer)
+      stopLooking()
       await writing
       if (written.size > 0) await removeClients(database.knex, processId).catch(() => {})
     },
