@@ -8,6 +8,8 @@ import { knexLog } from './knex-log.ts'
 import { inTurn } from './turn.ts'
 
 const STATEMENTS_KEPT = 500
+/** The longest that a timer can wait. */
+const FOR_EVER_MS = 2 ** 31 - 1
 /** How long a statement waits for another connection's transaction. */
 const BUSY_MS = 10_000
 const SQLITE_BUSY = 5
@@ -56,12 +58,12 @@ class NodeSqliteClient extends BetterSqlite3Client {
   override async _query(connection: DatabaseSync, query: Query) {
     // Others wait for the end of a transaction, so it takes no longer than it must.
     if (!connection.isTransaction) await inTurn()
-    const statement = prepare(connection, query.sql)
+    const prepared = prepare(connection, query.sql)
+    const { statement } = prepared
     const bindings = (this._formatBindings(query.bindings) as (SQLInputValue | undefined)[]).map(value => value ?? null)
     const execute = () => {
-      const columns = statement.columns()
-      if (columns.length > 0) {
-        query.response = rowsOf(columns, statement.all(...bindings) as unknown as unknown[][])
+      if (prepared.columns.length > 0) {
+        query.response = rowsOf(prepared, statement.all(...bindings) as unknown as unknown[][])
       } else {
         const { changes } = statement.run(...bindings)
         query.response = { affectedRows: Number(changes) }
@@ -86,25 +88,32 @@ class NodeSqliteClient extends BetterSqlite3Client {
 }
 
 /** The driver's own objects take three times the memory and are no faster. */
-const rowsOf = (columns: readonly { name: string }[], found: unknown[][]): Record<string, unknown>[] =>
-  found.map(values => {
+const rowsOf = (prepared: Prepared, found: unknown[][]): Record<string, unknown>[] => {
+  // Another process has added or dropped a column since.
+  if (found.length > 0 && found[0]!.length !== prepared.columns.length) prepared.columns = columnsOf(prepared.statement)
+  const { columns } = prepared
+  return found.map(values => {
     const row: Record<string, unknown> = {}
-    for (let index = 0; index < columns.length; index += 1) row[columns[index]!.name] = values[index]
+    for (let index = 0; index < columns.length; index += 1) row[columns[index]!] = values[index]
     return row
   })
+}
 
 const isBusy = (error: unknown): boolean => (error as { errcode?: number }).errcode === SQLITE_BUSY
 
-// Kept by connection, not in the client, because knex derives a new client for each transaction.
-const prepared = new WeakMap<DatabaseSync, Map<string, StatementSync>>()
+/** A statement, and the names of its columns: none if it returns no rows. To ask for them costs as much as to run it. */
+type Prepared = { statement: StatementSync; columns: string[] }
 
-const prepare = (connection: DatabaseSync, sql: string): StatementSync => {
+// Kept by connection, not in the client, because knex derives a new client for each transaction.
+const kept = new WeakMap<DatabaseSync, Map<string, Prepared>>()
+
+const prepare = (connection: DatabaseSync, sql: string): Prepared => {
   // Every transaction takes the write lock at its start. One that reads first would fail at its first write if another
   // process wrote in between.
   const text = /^BEGIN;?$/i.test(sql) ? 'BEGIN IMMEDIATE' : sql
-  if (!/^\(*(SELECT|INSERT|UPDATE|DELETE)/i.test(text)) return prepareNew(connection, text)
-  const statements = prepared.get(connection) ?? new Map<string, StatementSync>()
-  prepared.set(connection, statements)
+  if (!/^\(*(SELECT|INSERT|UPDATE|DELETE|BEGIN|COMMIT|ROLLBACK)/i.test(text)) return prepareNew(connection, text)
+  const statements = kept.get(connection) ?? new Map<string, Prepared>()
+  kept.set(connection, statements)
   const statement = statements.get(text) ?? prepareNew(connection, text)
   statements.delete(text)
   if (statements.size >= STATEMENTS_KEPT) statements.delete(statements.keys().next().value!)
@@ -112,11 +121,13 @@ const prepare = (connection: DatabaseSync, sql: string): StatementSync => {
   return statement
 }
 
-const prepareNew = (connection: DatabaseSync, sql: string): StatementSync => {
+const prepareNew = (connection: DatabaseSync, sql: string): Prepared => {
   const statement = connection.prepare(sql)
   statement.setReturnArrays(true)
-  return statement
+  return { statement, columns: columnsOf(statement) }
 }
+
+const columnsOf = (statement: StatementSync): string[] => statement.columns().map(({ name }) => name)
 
 type Query = { sql: string; bindings?: unknown[]; response?: unknown; context?: unknown }
 
@@ -131,5 +142,5 @@ export const connectSqlite = (filename: string, { readOnly = false, isServing = 
     compileSqlOnError: false,
     connection: { filename, readOnly, isServing } as { filename: string },
     useNullAsDefault: true,
-    pool: { min: 1, max: 1, idleTimeoutMillis: 2 ** 31 - 1 },
+    pool: { min: 1, max: 1, idleTimeoutMillis: FOR_EVER_MS, reapIntervalMillis: FOR_EVER_MS },
   })
