@@ -9,7 +9,7 @@ import type { Entry } from './audit.ts'
 import type { Change } from './change.ts'
 import type { AfterCommit, SendableWebhook } from './deliveries.ts'
 import { type ProjectEvent, recordTogether } from './events.ts'
-import { GroupCommit, LARGEST_GROUP, type Made, type Turn } from './group-commit.ts'
+import { GroupCommit, LARGEST_GROUP, type Made } from './group-commit.ts'
 import { lockLines } from './lines.ts'
 import { findWanting, lockWanting, type Wanting } from './matching.ts'
 import type { AccessToken } from './permissions.ts'
@@ -42,8 +42,8 @@ type Submitting = {
 /** A submission with what its request writes into the audit log. */
 export type Entering = Submitting & { mark: Mark; entry: Entry }
 
-/** Waits for the turn of a submission. */
-export type Submissions = (one: Entering) => Promise<Turn<ProjectReportRow>>
+/** Makes a submission together with others. Resolves to undefined if it has to be made alone. */
+export type Submissions = (one: Entering) => Promise<Made<ProjectReportRow> | undefined>
 
 /** A group waits this long for the database. */
 const GROUP_MS = 2_000
@@ -134,7 +134,7 @@ export const createSubmissions = (given: {
   const groups = new GroupCommit(commit)
   return one => {
     const isAlone = one.mark.isTwice || !database.dialect.skipsLocked || alone.has(one.submission.projectId)
-    return isAlone ? Promise.resolve({ leave() {} }) : groups.enter(one)
+    return isAlone ? Promise.resolve(undefined) : groups.make(one)
   }
 }
 

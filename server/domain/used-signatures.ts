@@ -6,7 +6,7 @@ import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, patiently, REQUEST_MS, unavailable } from '../database/patience.ts'
 import { leastIdAt, newId } from '../ids.ts'
 import type { Entry } from './audit.ts'
-import type { Made, Turn } from './group-commit.ts'
+import type { Made } from './group-commit.ts'
 
 export const REPLAYED = {
   reason: 'replayed',
@@ -130,27 +130,23 @@ export class CarryingSignature {
    * the mark exists.
    *
    * @param entry the audit log entry to write with the mark, unless the change is refused
-   * @param enter waits for the change's turn, in which it may have been made and marked together with others
+   * @param enter makes the change together with others and marks it; undefined if it has to be made alone
    */
   async carry<T>(
     transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
     work: (trx: Knex.Transaction) => Promise<T>,
     entry?: Entry,
-    enter?: (mark: Mark) => Promise<Turn<T>>,
+    enter?: (mark: Mark) => Promise<Made<T> | undefined>,
   ): Promise<T> {
     if (this.#isReplayed) throw replayed()
     if (this.#isMarked) return transact(work)
     this.#isTried = true
-    const turn = await enter?.(this.mark)
-    try {
-      const isMade = turn?.made && !turn.made.doubt
-      const { result, refusal }: Ended<T> = isMade ? turn.made! : await this.#markAnd(transact, work, entry, turn?.made)
-      this.#isMarked = true
-      if (refusal) throw refusal
-      return result as T
-    } finally {
-      turn?.leave()
-    }
+    const made = await enter?.(this.mark)
+    const isMade = made && !made.doubt
+    const { result, refusal }: Ended<T> = isMade ? made : await this.#markAnd(transact, work, entry, made)
+    this.#isMarked = true
+    if (refusal) throw refusal
+    return result as T
   }
 
   async #markAnd<T>(

@@ -8,7 +8,7 @@ import type { Waits } from '../delivery/pull/waits.ts'
 import { lockAccessToken } from '../domain/access-tokens.ts'
 import { completeEntry, type Entry, nameSubject, writeEntry } from '../domain/audit.ts'
 import type { Beside, Change } from '../domain/change.ts'
-import type { Turn } from '../domain/group-commit.ts'
+import type { Made } from '../domain/group-commit.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { Entering, Submissions } from '../domain/submissions.ts'
@@ -52,14 +52,14 @@ type Transact = <T, Row extends object = object>(
   beside?: Beside<Row>,
 ) => Promise<T>
 
-/** @param together where the change can share a transaction with others like it: waits for its turn */
+/** @param together where the change can share a transaction with others like it */
 type TransactTogether = <T, Row extends object = object>(
   work: (change: Change, row: Row) => Promise<T>,
   beside?: Beside<Row>,
   together?: Together<T>,
 ) => Promise<T>
 
-type Together<T> = (one: Omit<Entering, 'submission'>) => Promise<Turn<T>>
+type Together<T> = (one: Omit<Entering, 'submission'>) => Promise<Made<T> | undefined>
 
 /** The context of one request: its caller, and what it has loaded. */
 export type QueryContext = QueryService & {
@@ -238,10 +238,10 @@ class Changes {
       isSent = change.afterCommit?.seesToAll === true
       return result
     }
-    const enter = async (mark: Mark): Promise<Turn<T>> => {
-      const turn = await together!({ token: this.#token, mark, entry: entry!, trace: currentTrace() })
-      isSent = turn.made !== undefined
-      return turn
+    const enter = async (mark: Mark): Promise<Made<T> | undefined> => {
+      const made = await together!({ token: this.#token, mark, entry: entry!, trace: currentTrace() })
+      isSent = made !== undefined
+      return made
     }
     const groups = together !== undefined && isMarking && entry !== undefined
     const result = await (this.#claim
@@ -268,7 +268,7 @@ class Changes {
     work: Work<T, Row>,
     beside?: Beside<Row>,
     entry?: Entry,
-    enter?: (mark: Mark) => Promise<Turn<T>>,
+    enter?: (mark: Mark) => Promise<Made<T> | undefined>,
   ): Promise<T> {
     const { database, tools, loop } = this.#service
     const { now } = tools.clock

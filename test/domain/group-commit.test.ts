@@ -1,138 +1,104 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { setImmediate as turn } from 'node:timers/promises'
-import { GroupCommit, type Made } from '../../server/domain/group-commit.ts'
-import { eventually } from '../support/eventually.ts'
+import { GROUPS_AT_ONCE, GroupCommit, LARGEST_GROUP, type Made } from '../../server/domain/group-commit.ts'
 
-const entering =
-  <Result>(groups: GroupCommit<string, Result>) =>
-  (change: string) =>
-    groups.enter(change)
+type Results = (Made<string> | undefined)[]
 
 /** A commit that a test ends. */
-const held = (now?: () => number) => {
+const held = () => {
   const groups: string[][] = []
-  const ends: ((made: (Made<string> | undefined)[]) => void)[] = []
+  const ends: ((made: Results) => void)[] = []
   const commit = (group: string[]) =>
-    new Promise<(Made<string> | undefined)[]>(resolve => {
+    new Promise<Results>(resolve => {
       groups.push(group)
       ends.push(resolve)
     })
-  return { groups, ends, enter: entering(new GroupCommit(commit, now)) }
+  const commits = new GroupCommit(commit)
+  return { groups, ends, make: (change: string) => commits.make(change) }
 }
 
-/** Changes that take all places. */
-const occupied = async (now?: () => number) => {
-  const one = held(now)
-  const turns = [await one.enter('first'), await one.enter('second')]
-  return { ...one, turns }
+/** As many groups under way as there may be, each of one. */
+const occupied = async () => {
+  const one = held()
+  const first: Promise<Made<string> | undefined>[] = []
+  for (let n = 1; n <= GROUPS_AT_ONCE; n++) {
+    first.push(one.make(`first ${n}`))
+    await turn()
+    await turn()
+  }
+  assert.equal(one.groups.length, GROUPS_AT_ONCE)
+  return { ...one, first }
 }
 
-const results = (group: string[]) => group.map(result => ({ result }))
+const results = (group: string[]): Results => group.map(result => ({ result }))
+const resultsOf = async (made: Promise<Made<string> | undefined>[]) => (await Promise.all(made)).map(one => one?.result)
 
 describe('a group commit', () => {
-  it('lets a change begin at once, alone, where nothing is under way', async () => {
-    const { enter, groups } = held()
-    const { made } = await enter('one')
-    assert.deepEqual([made, groups], [undefined, []])
+  it('begins with a change at once where nothing is under way', async () => {
+    const { make, groups, ends } = held()
+    const made = make('one')
+    await turn()
+    await turn()
+    assert.deepEqual(groups, [['one']])
+    ends[0]!(results(['one']))
+    assert.deepEqual(await resultsOf([made]), ['one'])
   })
 
-  it('makes what arrives meanwhile together, when one of those under way ends', async () => {
-    const { enter, groups, ends, turns } = await occupied()
-    const waiting = ['a', 'b', 'c'].map(enter)
+  it('makes together what arrives in one turn of the event loop', async () => {
+    const { make, groups } = held()
+    for (const change of ['a', 'b', 'c']) void make(change)
     await turn()
-    assert.deepEqual(groups, [])
-    turns[0]!.leave()
-    await eventually(
-      'the group',
-      () => groups,
-      all => all.length === 1,
-    )
+    await turn()
     assert.deepEqual(groups, [['a', 'b', 'c']])
+  })
+
+  it('makes what arrives meanwhile together, as soon as one of those under way ends', async () => {
+    const { make, groups, ends, first } = await occupied()
+    const waiting = ['a', 'b', 'c'].map(make)
+    await turn()
+    await turn()
+    assert.equal(groups.length, GROUPS_AT_ONCE, 'they wait')
     ends[0]!(results(groups[0]!))
-    const made = (await Promise.all(waiting)).map(one => one.made?.result)
-    assert.deepEqual(made, ['a', 'b', 'c'])
+    await first[0]
+    await turn()
+    await turn()
+    assert.deepEqual(groups.at(-1), ['a', 'b', 'c'])
+    ends.at(-1)!(results(groups.at(-1)!))
+    assert.deepEqual(await resultsOf(waiting), ['a', 'b', 'c'])
+  })
+
+  it('is no larger than its limit, and the rest is the next one', async () => {
+    const { make, groups, ends, first } = await occupied()
+    for (let n = 0; n <= LARGEST_GROUP; n++) void make(String(n))
+    ends[0]!(results(groups[0]!))
+    await first[0]
+    await turn()
+    await turn()
+    assert.equal(groups.at(-1)!.length, LARGEST_GROUP)
+    ends.at(-1)!(results(groups.at(-1)!))
+    await turn()
+    await turn()
+    assert.deepEqual(groups.at(-1), [String(LARGEST_GROUP)])
   })
 
   it('leaves to be made alone what the group could not make', async () => {
-    const { enter, groups, ends, turns } = await occupied()
-    const waiting = ['a', 'b'].map(enter)
-    turns[0]!.leave()
-    await eventually(
-      'the group',
-      () => groups,
-      all => all.length === 1,
-    )
+    const { make, groups, ends } = held()
+    const made = ['a', 'b'].map(make)
+    await turn()
+    await turn()
     ends[0]!([undefined, { result: 'b' }])
-    assert.deepEqual(
-      (await Promise.all(waiting)).map(one => one.made?.result),
-      [undefined, 'b'],
-    )
+    assert.deepEqual(groups, [['a', 'b']])
+    assert.deepEqual(await resultsOf(made), [undefined, 'b'])
   })
 
-  it('leaves all to be made alone where the group failed', async () => {
-    const enter = entering(new GroupCommit<string, string>(() => Promise.reject(new Error('deadlock'))))
-    const turns = [await enter('first'), await enter('second')]
-    const waiting = ['a', 'b'].map(enter)
-    for (const { leave } of turns) leave()
-    assert.deepEqual(
-      (await Promise.all(waiting)).map(one => one.made),
-      [undefined, undefined],
-    )
-  })
-
-  it('waits for as many as came lately, and no longer than they take', async test => {
-    test.mock.timers.enable({ apis: ['setTimeout'] })
-    const { enter, groups, ends, turns } = await occupied(() => 0)
-    const first = ['a', 'b', 'c'].map(enter)
-    for (const { leave } of turns) leave()
-    while (groups.length < 1) await turn()
-    ends[0]!(results(groups[0]!))
-    await Promise.all(first)
-    const second = ['d', 'e'].map(enter)
-    await turn()
-    await turn()
-    assert.equal(groups.length, 1, 'two wait for the third')
-    second.push(enter('f'))
-    await turn()
-    assert.deepEqual(groups[1], ['d', 'e', 'f'])
-    ends[1]!(results(groups[1]!))
-    await Promise.all(second)
-    void enter('g')
-    test.mock.timers.tick(39)
-    await turn()
-    const third = enter('h')
-    assert.equal(groups.length, 2, 'less than three wait for 40 ms')
-    test.mock.timers.tick(1)
-    await turn()
-    assert.deepEqual(groups[2], ['g', 'h'])
-    ends[2]!(results(groups[2]!))
-    await third
-  })
-
-  it('waits for nobody where changes are few', async test => {
-    test.mock.timers.enable({ apis: ['setTimeout'] })
-    let now = 0
-    const { enter, groups, ends, turns } = await occupied(() => now)
-    now = 1_000
-    const met = ['a', 'b', 'c'].map(enter)
-    for (const { leave } of turns) leave()
-    while (groups.length < 1) await turn()
-    ends[0]!(results(groups[0]!))
-    await Promise.all(met)
-    assert.equal((await enter('later')).made, undefined)
-  })
-
-  it('never delays a client that waits for each answer', async () => {
-    const { enter } = held()
-    const startedAt = performance.now()
-    for (let n = 0; n < 100; n++) (await enter(String(n))).leave()
-    // Each would gather for 40 ms.
-    assert.ok(performance.now() - startedAt < 3_500)
-  })
-
-  it('goes on beside a transaction that hangs', async () => {
-    const { enter } = await occupied()
-    assert.equal((await enter('next')).made, undefined)
+  it('leaves all to be made alone where the group failed, and goes on', async () => {
+    let failures = 0
+    const commits = new GroupCommit<string, string>(async group => {
+      if (failures++ === 0) throw new Error('deadlock')
+      return results(group)
+    })
+    assert.deepEqual(await resultsOf(['a', 'b'].map(change => commits.make(change))), [undefined, undefined])
+    assert.deepEqual(await resultsOf([commits.make('c')]), ['c'])
   })
 })

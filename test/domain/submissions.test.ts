@@ -87,16 +87,16 @@ describeEachEngine('a submitted report', engine => {
     return together({ ...one, mark: newMark(signature, NOW, false), entry, trace: undefined })
   }
 
-  /** Asked with others, that are all made. What the group leaves is then made alone, as a request does. */
+  /** What the group leaves is then made alone, as a request does. */
+  const inGroup = async (one: Asked): Promise<{ said: Said; isShared: boolean }> => {
+    const made = await enter(one)
+    return { said: made ? { report: made.result } : await alone(one), isShared: made !== undefined }
+  }
+
+  /** Asked with others, that are all made. */
   const amongOthers = async (asked: Asked[]): Promise<Said[]> => {
     const others = Array.from({ length: AT_ONCE - asked.length }, () => ({ token: all, submission: of(borealis) }))
-    const entered = [...asked, ...others].map(async one => {
-      const turn = await enter(one)
-      const said: Said = turn.made ? { report: turn.made.result } : await alone(one)
-      turn.leave()
-      return { said, isShared: turn.made !== undefined }
-    })
-    const ended = await Promise.all(entered)
+    const ended = await Promise.all([...asked, ...others].map(inGroup))
     if (given.database.dialect.skipsLocked) {
       assert.ok(
         ended.slice(asked.length).every(({ isShared }) => isShared),
@@ -105,13 +105,19 @@ describeEachEngine('a submitted report', engine => {
     }
     return ended.slice(0, asked.length).map(({ said }) => said)
   }
-  const oneByOne = async (asked: Asked[]): Promise<Said[]> => {
-    const said: Said[] = []
-    for (const one of asked) said.push(await alone(one))
-    return said
-  }
+  const oneByOne =
+    (submit: (one: Asked) => Promise<Said>) =>
+    async (asked: Asked[]): Promise<Said[]> => {
+      const said: Said[] = []
+      for (const one of asked) said.push(await submit(one))
+      return said
+    }
 
-  const ways = { alone: oneByOne, [`among ${AT_ONCE} at once`]: amongOthers }
+  const ways = {
+    alone: oneByOne(alone),
+    'in a group of one': oneByOne(async one => (await inGroup(one)).said),
+    [`among ${AT_ONCE} at once`]: amongOthers,
+  }
 
   const eventOf = async (said: Said | undefined): Promise<string> => {
     assert.ok(said && 'report' in said, JSON.stringify(said))
@@ -159,11 +165,9 @@ describeEachEngine('a submitted report', engine => {
     const used = newMark(randomUUID(), NOW, false)
     await useSignature(given.database.knex, used)
     const asked = Array.from({ length: AT_ONCE }, () => ({ token: all, submission: of(borealis) }))
-    const turns = await Promise.all(asked.map((one, n) => enter(one, n === 0 ? used.signature : undefined)))
-    for (const turn of turns) turn.leave()
-    const made = turns.map(turn => turn.made !== undefined)
+    const made = await Promise.all(asked.map((one, n) => enter(one, n === 0 ? used.signature : undefined)))
     assert.deepEqual(
-      made,
+      made.map(one => one !== undefined),
       asked.map((_, n) => n > 0),
     )
   })
