@@ -2,6 +2,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { rows } from '../../server/database/connect.ts'
 import { createLog } from '../../server/log.ts'
+import { forgetSignaturesUsed } from '../../server/scheduler/leftovers.ts'
 import { purge } from '../../server/scheduler/purge.ts'
 import { engines } from '../support/databases.ts'
 import { openCounters } from './database-counters.ts'
@@ -93,14 +94,17 @@ const deliver = async (world: World): Promise<void> => {
   await world.settled()
 }
 
-/** Does what the scheduler does, a day after the retention has passed. */
+/** Does what the scheduler has done a day after the retention has passed. Entries of the audit log are kept longer. */
 const purgeAll = async ({ given: { database } }: World): Promise<void> => {
   const now = Date.now() + (RETENTION_DAYS + 1) * DAY_MS
-  const next = purge.begin({
+  const tools = {
     ...{ database, clock: { now: () => now }, log: createLog('warn') },
     ...{ reportDueDays: 30, retentionDays: RETENTION_DAYS, onEvents() {} },
-  })
-  while (await next()) {}
+  }
+  for (const step of [forgetSignaturesUsed, purge]) {
+    const next = step.begin(tools)
+    while (await next()) {}
+  }
 }
 
 /** The sizes once they no longer change. */
