@@ -12,7 +12,7 @@ import { Session } from '../connection/session.ts'
 import { CliError, exitCodes, usageError } from '../errors.ts'
 import { collect, examples, permissionList, wholeNumber } from '../options.ts'
 import { type Colours, describeFields, lostToken } from '../output/output.ts'
-import { isByNpx } from '../output/program.ts'
+import { isByNpx, pathLine } from '../output/program.ts'
 import { backupCommand, restoreCommand, restoredCommand, revocationsCommand } from './server-backup.ts'
 import { serverDoctorCommand } from './server-doctor.ts'
 import { keysCommand } from './server-keys.ts'
@@ -153,10 +153,9 @@ ctrl-C stops it; the data stays.`)
   })
 }
 
-/** What starts the program of a checkout sooner. Bash, zsh and fish understand it. */
 const withoutNpx = (colours: Colours): string => `
 npx takes most of a second each time. After this, “tidings” is enough there:
-  ${colours.bold('export PATH="$PWD/bin:$PATH"')}
+  ${colours.bold(pathLine())}
 `
 
 /**

@@ -10,6 +10,10 @@ export const program = isByNpx ? 'npx tidings' : 'tidings'
 /** An installed package has no `npm start`. */
 const isInstalled = /[\\/]node_modules[\\/]/.test(import.meta.url)
 
+/** What gives bash, zsh and fish `tidings` without npx, in the folder of the checkout or of what has the package. */
+export const pathLine = (isPackage = isInstalled): string =>
+  `export PATH="$PWD/${isPackage ? 'node_modules/.bin' : 'bin'}:$PATH"`
+
 /** At the beginning of a text, after a colour, or after what is no part of a longer word. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: a colour begins with one
 const COMMAND = /(?<=^|\u001b\[[\d;]*m|[^\w./@-])(?:npx )?tidings (?=[a-z…-])/gm

@@ -60,7 +60,10 @@ export const startHealer = (tools: HealerTools): { stop(): Promise<void> } => {
 }
 
 /** Takes some webhooks that are due, and does what each needs. Returns how many there were. */
-export const healSome = async (tools: HealerTools, stop = new AbortController().signal): Promise<number> => {
+export const healSome = async (
+  tools: HealerTools,
+  stop: AbortSignal = new AbortController().signal,
+): Promise<number> => {
   const { database, clock } = tools
   const taken = await database.transaction(trx => takeDue(trx, clock.now(), AT_ONCE))
   await Promise.all(taken.map(healing => heal(tools, healing, stop)))

@@ -116,6 +116,10 @@ const benchmarks: Record<string, Benchmark> = {
     isAlone: true,
     about: 'two million events in one go while the purge works: memory, files, bytes and CPU a minute',
   },
+  bytes: {
+    file: 'bytes.ts',
+    about: 'bytes of a delivery in tables and indexes, before the retention purge and after it',
+  },
   plots: {
     file: 'plots.ts',
     isAlone: true,

@@ -8,7 +8,7 @@ import type { AccessToken } from '../../server/domain/permissions.ts'
 import type { Submission } from '../../server/domain/project-reports.ts'
 import type { ProjectReportRow } from '../../server/domain/resources.ts'
 import { createSubmissions, type Submissions, submitAlone } from '../../server/domain/submissions.ts'
-import { newMark, useSignature } from '../../server/domain/used-signatures.ts'
+import { newMark, useSignature, useSignatures } from '../../server/domain/used-signatures.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import type { TidingsError } from '../../shared/errors.ts'
 import type { Permission } from '../../shared/vocabulary.ts'
@@ -159,6 +159,23 @@ describeEachEngine('a submitted report', engine => {
     }
     return byId
   }
+
+  it('is marked, among others of a transaction, in the order of their ids, which leaves pages full', async () => {
+    const marks = Array.from({ length: AT_ONCE }, () => newMark(randomUUID(), NOW, false))
+    const written: unknown[] = []
+    await given.database.transaction(async trx => {
+      trx.on('query', ({ bindings = [] }: { bindings?: unknown[] }) => written.push(...bindings))
+      await useSignatures(
+        trx,
+        marks.toReversed().map(mark => ({ mark })),
+      )
+    })
+    const ids = marks.map(({ id }) => id)
+    assert.deepEqual(
+      written.filter(value => ids.includes(value as string)),
+      ids,
+    )
+  })
 
   it('is left out of its transaction where its signature was used before, and the others are made', async () => {
     if (!given.database.dialect.skipsLocked) return

@@ -17,7 +17,7 @@ export const OLD_NODE = [
 export const checkout = async ({ isInstalled = true } = {}) => {
   const folder = await mkdtemp(path.join(tmpdir(), 'tidings-checkout-'))
   for (const part of ['bin', 'scripts', 'package.json', 'package-lock.json']) {
-    await cp(path.join(repository, part), path.join(folder, part), { recursive: true })
+    await cp(path.join(repository, part), path.join(folder, part), { recursive: true, verbatimSymlinks: true })
   }
   if (isInstalled) await symlink(path.join(repository, 'node_modules'), path.join(folder, 'node_modules'))
   await mkdir(path.join(folder, 'cli'))
@@ -35,7 +35,7 @@ export const run = async (argv: string[]): Promise<number> => {
     process.emitWarning('Something else is an experimental feature', 'ExperimentalWarning')
     process.emitWarning('This is deprecated', 'DeprecationWarning')
   }
-  return Number(argv[1] ?? 0)
+  return Number(argv[1]) || 0
 }
 `
 
