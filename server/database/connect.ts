@@ -7,9 +7,10 @@ import { codeOf } from '../../shared/errors.ts'
 import { type Dialect, dialectOf, dialects, type Fault } from './dialect.ts'
 import { connectMysql } from './mysql.ts'
 import { connectSqlite } from './sqlite.ts'
+import { type Transaction, transact } from './transaction.ts'
 import { otherWork } from './turn.ts'
 
-export type Sql = Knex | Knex.Transaction
+export type Sql = Knex | Transaction
 
 export type Database = {
   knex: Knex
@@ -18,7 +19,7 @@ export type Database = {
    * Runs `work` in a transaction. If another transaction conflicts, runs it again from the start, for 15 s or
    * `againForMs`. Rejects with the error of `work` or of the database.
    */
-  transaction<T>(work: (trx: Knex.Transaction) => Promise<T>, options?: { againForMs?: number }): Promise<T>
+  transaction<T>(work: (trx: Transaction) => Promise<T>, options?: { againForMs?: number }): Promise<T>
   close(): Promise<void>
 }
 
@@ -86,7 +87,7 @@ const database = (knex: Knex, dialect: Dialect): Database => {
     knex,
     dialect,
     transaction: (work, { againForMs = CONTENTION_MS } = {}) =>
-      pRetry(() => knex.transaction(work), {
+      pRetry(() => transact(knex, work), {
         retries: againForMs === 0 ? 0 : 8,
         minTimeout: 5,
         maxTimeout: 500,

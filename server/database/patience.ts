@@ -1,7 +1,7 @@
-import type { Knex } from 'knex'
 import pRetry from 'p-retry'
 import { TidingsError } from '../../shared/errors.ts'
 import { type Database, isContention, isOutage } from './connect.ts'
+import type { Transaction } from './transaction.ts'
 
 // How long a request waits for the database: for a lock, a connection, or a server that comes back. After that it is
 // UNAVAILABLE, and nothing was done.
@@ -74,7 +74,7 @@ const inTime = async <T>(work: Promise<T>, giveUpAt: number): Promise<T> => {
  */
 export const transactInTime = async <T>(
   database: Database,
-  work: (trx: Knex.Transaction) => Promise<T>,
+  work: (trx: Transaction) => Promise<T>,
   { forMs = REQUEST_MS, isOnce = false }: { forMs?: number; isOnce?: boolean } = {},
 ): Promise<T> => {
   let isCommitting = false

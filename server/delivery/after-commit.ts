@@ -1,6 +1,6 @@
-import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { isOutage } from '../database/connect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import type { AfterCommit, FreshDelivery, Lease } from '../domain/deliveries.ts'
 import { LEASE_MS, newLease } from './leases.ts'
 import type { Place, Places } from './places.ts'
@@ -36,7 +36,7 @@ export const createAfterCommit =
     onReleased: (place: Place) => void
     onDoubt: (jobs: Job[]) => void
   }) =>
-  (trx: Knex.Transaction): AfterCommit => {
+  (trx: Transaction): AfterCommit => {
     const { clock, places, isTaking, toClient, onHanded, onNotHanded, onCommitted, onLeft, onReleased, onDoubt } = given
     const kept: Place[] = []
     const handed: Handing[] = []

@@ -1,8 +1,8 @@
 import { setImmediate as othersTurn, setTimeout as sleep } from 'node:timers/promises'
-import type { Knex } from 'knex'
 import { timeOfId } from '../../shared/time.ts'
 import { checkWritable } from '../database/connect.ts'
 import { REQUEST_MS } from '../database/patience.ts'
+import type { Transaction } from '../database/transaction.ts'
 import type { AfterCommit } from '../domain/deliveries.ts'
 import { Mode } from '../mode.ts'
 import { inTrace } from '../tracing/tracing.ts'
@@ -77,7 +77,7 @@ export class DeliveryLoop {
    * For one transaction: reserves places, and sends the queued deliveries after the commit without a claim, by the same
    * rules.
    */
-  readonly afterCommit: (trx: Knex.Transaction) => AfterCommit
+  readonly afterCommit: (trx: Transaction) => AfterCommit
 
   constructor(tools: LoopTools) {
     const { database, clock, log } = tools

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
 import type { WebhookTransport } from '../../shared/vocabulary.ts'
 import { type Database, rows, run } from '../database/connect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import type { Change } from '../domain/change.ts'
 import { enqueue } from '../domain/deliveries.ts'
 import { recordPing } from '../domain/events.ts'
@@ -126,7 +126,7 @@ export const pingOnce = async (
   tools: AttemptTools,
   pings: Pick<PullPings, 'ping'>,
   { id: webhookId, url, request_sealed: requestSealed, transport, access_token_id: accessTokenId }: WebhookRow,
-): Promise<((trx: Knex.Transaction) => Promise<void>) | number> => {
+): Promise<((trx: Transaction) => Promise<void>) | number> => {
   const of = { webhookId, url, requestSealed }
   const send = wayOf({ transport, accessTokenId }, pings) ?? (message => sendOnce(message, tools))
   const { answered, result } = await sendPing(tools, of, send)
@@ -137,7 +137,7 @@ export const pingOnce = async (
 
 /** Records an answered ping in the history of the webhook that it admitted. */
 export const recordAnsweredPing = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   webhookId: string,
   { deliveryId, eventId, eventTime, sentAt, durationMs, response, evidence }: AnsweredPing,
 ): Promise<void> => {

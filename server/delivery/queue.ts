@@ -3,6 +3,7 @@ import type { Knex } from 'knex'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { type Database, marks, Overtaken, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { cancel, logLost } from '../domain/deliveries.ts'
 import { epochTimeOf, PULL_TIME, TAKEN_TIME } from '../domain/pull-time.ts'
 import { outOfSight, type Sight } from '../domain/sight.ts'
@@ -189,12 +190,7 @@ const sightOf = ({ webhook, eventId }: ReadJob): Sight => ({
  * Among the rows that a claim has locked, cancels those whose event was purged or is out of sight, and sweeps those of
  * a past epoch. Returns those whose webhook is already being swept.
  */
-export const sweepPast = async (
-  trx: Knex.Transaction,
-  due: QueueRow[],
-  jobs: ReadJob[],
-  now: number,
-): Promise<Job[]> => {
+export const sweepPast = async (trx: Transaction, due: QueueRow[], jobs: ReadJob[], now: number): Promise<Job[]> => {
   const found = new Map(jobs.map(job => [job.deliveryId, job.webhook]))
   await cancel(
     trx,
@@ -214,7 +210,7 @@ export const sweepPast = async (
 // Rejected: a status column, indexed, in place of rows that are deleted when they are settled (a quarter of the claims
 // a second, MariaDB 10.11); a transaction that stays open while sending (a connection for each request under way).
 
-const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<QueueRow[]> =>
+const lockDue = (trx: Transaction, limit: number, now: number): Promise<QueueRow[]> =>
   rows(
     trx,
     `SELECT * FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_due_time')}
@@ -222,11 +218,7 @@ const lockDue = (trx: Knex.Transaction, limit: number, now: number): Promise<Que
     [now, limit],
   )
 
-const lockDueOf = async (
-  trx: Knex.Transaction,
-  quotas: ReadonlyMap<Head, number>,
-  now: number,
-): Promise<QueueRow[]> => {
+const lockDueOf = async (trx: Transaction, quotas: ReadonlyMap<Head, number>, now: number): Promise<QueueRow[]> => {
   const ofOne = `SELECT delivery_id FROM delivery_queue ${dialectOf(trx).useIndex('delivery_queue_by_webhook')}
     WHERE webhook_id = ? AND epoch = ? AND recovered = ? AND due_at <= ? ORDER BY due_at LIMIT ?`
   const found = await rows<{ delivery_id: string }>(
@@ -327,7 +319,7 @@ export const claimOf = (row: QueueRow, lease: string): Claim => ({
  * @returns those that were taken
  */
 export const takeLeases = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   jobs: Job[],
   read: ReadonlyMap<string, QueueRow>,
   { now, leaseEnd, taken = null }: { now: number; leaseEnd: number; taken?: string | null },
@@ -352,7 +344,7 @@ export const takeLeases = async (
 
 /** Postpones rows that are still as they were read: they are due later, without a lease. */
 const postpone = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   later: Triage['later'],
   read: ReadonlyMap<string, QueueRow>,
   now: number,
@@ -494,7 +486,7 @@ export const putBack = async (
 }
 
 const giveBack = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   own: { delivery_id: string }[],
   { dueAt, leases }: { dueAt: number; leases: string[] },
 ): Promise<void> => {
@@ -529,7 +521,7 @@ export const forgetClaim = (
  * Corrects attempts logged as lost: the claims were cancelled before they were sent, which the canceller could not
  * know.
  */
-const forgetLost = async (trx: Knex.Transaction, unsent: Claim[]): Promise<void> => {
+const forgetLost = async (trx: Transaction, unsent: Claim[]): Promise<void> => {
   for (const [attempt, group] of Map.groupBy(unsent, claimed => claimed.attempt)) {
     const ids = group.map(claimed => claimed.deliveryId)
     const cancelled = await rows<{ id: string }>(

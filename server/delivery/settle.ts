@@ -3,6 +3,7 @@ import type { WebhookTransport } from '../../shared/vocabulary.ts'
 import { type Database, inOneTrip, marks, Overtaken, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { FINISHED_AT, logLost } from '../domain/deliveries.ts'
 import { markHours } from '../domain/delivery-hours.ts'
 import { inLockedLines, leaveLines, waitForLines } from '../domain/lines.ts'
@@ -48,7 +49,7 @@ export const settle = async (
  * @param rowsLocked the queue rows of the settlements, if the transaction has locked them already
  */
 export const settleIn = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   settlements: Settlement[],
   now: () => number,
   rowsLocked?: QueueRow[],
@@ -89,7 +90,7 @@ const idsOf = (settlements: Settlement[]): string[] => settlements.map(({ job })
 
 /** Locks the free queue rows, and returns them with the deliveries whose row another transaction has locked. */
 const lockRows = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   settlements: Settlement[],
 ): Promise<{ locked: QueueRow[]; busy: Set<string> }> => {
   const ids = idsOf(settlements)
@@ -112,7 +113,7 @@ const lockRows = async (
  * @returns the queue rows of the others
  */
 const lockLines = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   ending: Settlement[],
   queued: ReadonlyMap<string, QueueRow>,
   busy: Set<string>,
@@ -125,7 +126,7 @@ const lockLines = async (
 }
 
 /** The settlements whose deliveries still exist; they cannot be purged before this commits. */
-const stillThere = async (trx: Knex.Transaction, late: Settlement[]): Promise<Settlement[]> => {
+const stillThere = async (trx: Transaction, late: Settlement[]): Promise<Settlement[]> => {
   if (late.length === 0) return []
   const ids = late.map(({ job }) => job.deliveryId)
   const found = await rows<{ id: string }>(
@@ -141,7 +142,7 @@ const stillThere = async (trx: Knex.Transaction, late: Settlement[]): Promise<Se
  * A 429 of an old URL does not apply to the new one: the delivery goes there now. Nor is a delivery cancelled before
  * its webhook is inactive, since the webhook may have another URL by then.
  */
-const asOfNow = async (trx: Knex.Transaction, own: Settlement[]): Promise<Settlement[]> => {
+const asOfNow = async (trx: Transaction, own: Settlement[]): Promise<Settlement[]> => {
   const asked = own.filter(({ outcome }) => 'deactivateWebhook' in outcome || 'holdWebhookMs' in outcome)
   if (asked.length === 0) return own
   const ids = [...new Set(asked.map(({ job }) => job.webhookId))]
@@ -178,7 +179,7 @@ const ATTEMPT_COLUMNS = [
   'evidence',
 ]
 
-const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Promise<void> => {
+const logAttempts = async (trx: Transaction, settlements: Settlement[]): Promise<void> => {
   if (settlements.length === 0) return
   // A process that was frozen past its lease finds its attempt logged as lost, and replaces that by the answer.
   const truth = dialectOf(trx).onDuplicateUpdate(['delivery_id', 'number'], ATTEMPT_COLUMNS.slice(2))
@@ -207,7 +208,7 @@ const logAttempts = async (trx: Knex.Transaction, settlements: Settlement[]): Pr
 export const endOf = ({ startedAt, durationMs }: { startedAt: number; durationMs: number }): number =>
   startedAt + durationMs
 
-const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> => {
+const retry = async (trx: Transaction, own: Settlement[]): Promise<void> => {
   const again = own.flatMap(({ outcome, ...settlement }) =>
     outcome.status === 'pending' ? [{ ...settlement, outcome }] : [],
   )
@@ -257,7 +258,7 @@ const retry = async (trx: Knex.Transaction, own: Settlement[]): Promise<void> =>
  * The scales of due times, by webhook, for deliveries that clients took. A webhook that has another transport meanwhile
  * has moved its rows, or does so when it finds them free.
  */
-const scalesOf = async (trx: Knex.Transaction, again: { job: Job }[]): Promise<Map<string, number>> => {
+const scalesOf = async (trx: Transaction, again: { job: Job }[]): Promise<Map<string, number>> => {
   const taken = again.filter(({ job }) => job.webhook.transport === 'pull')
   if (taken.length === 0) return new Map()
   const ids = [...new Set(taken.map(({ job }) => job.webhookId))]
@@ -269,7 +270,7 @@ const scalesOf = async (trx: Knex.Transaction, again: { job: Job }[]): Promise<M
   return new Map(found.map(({ id, transport }) => [id, scaleOf(transport)]))
 }
 
-const finish = async (trx: Knex.Transaction, own: Settlement[], now: number): Promise<void> => {
+const finish = async (trx: Transaction, own: Settlement[], now: number): Promise<void> => {
   const finished = own.filter(isEnd)
   if (finished.length === 0) return
   const alike = Map.groupBy(finished, ({ job, outcome }) => `${outcome.status} ${job.attempt} ${wasHandled(outcome)}`)
@@ -302,7 +303,7 @@ const LEFT_OPEN = `CASE WHEN EXISTS (
   AND (attempts.status_code IS NULL OR attempts.status_code > 500)) THEN 1 ELSE 0 END`
 
 /** Deletes deliveries from the queue, under any lease or only under one of these; returns the number deleted. */
-const dequeue = (trx: Knex.Transaction, finished: Settlement[], leases?: string[]): Promise<number> => {
+const dequeue = (trx: Transaction, finished: Settlement[], leases?: string[]): Promise<number> => {
   const ids = finished.map(({ job }) => job.deliveryId)
   const own = leases ? ` AND lease IN (${marks(leases)})` : ''
   return run(trx, `DELETE FROM delivery_queue WHERE delivery_id IN (${marks(ids)})${own}`, [...ids, ...(leases ?? [])])
@@ -315,7 +316,7 @@ const isEnd = ({ outcome }: Settlement): boolean => outcome.status !== 'pending'
 const isAcknowledged = ({ outcome }: Settlement): boolean => outcome.status === 'delivered'
 
 /** Attempts whose lease had ended. */
-const recordLate = async (trx: Knex.Transaction, late: Settlement[], now: number): Promise<void> => {
+const recordLate = async (trx: Transaction, late: Settlement[], now: number): Promise<void> => {
   for (const [attempt, group] of Map.groupBy(late, ({ job }) => job.attempt)) {
     await run(trx, `UPDATE deliveries SET attempt_count = ? WHERE id IN (${marks(group)}) AND attempt_count < ?`, [
       attempt,

@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Knex } from 'knex'
 import type { Clock } from '../clock.ts'
 import { type Database, isContention, marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { lockFree } from '../database/lock-free.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { tellOfInactive } from '../domain/notices.ts'
 import { holdOf } from '../domain/pull-time.ts'
 import { leaveActive } from '../domain/webhooks.ts'
@@ -154,7 +154,7 @@ export class WebhookEffects {
 }
 
 /** @returns the ids of the webhooks whose rows it has locked: those that are free or, with a wait, all that exist */
-const lock = async (trx: Knex.Transaction, ids: string[], isPatient: boolean): Promise<Set<string>> => {
+const lock = async (trx: Transaction, ids: string[], isPatient: boolean): Promise<Set<string>> => {
   const { forUpdate, within } = dialectOf(trx)
   const select = (keys: string) => `SELECT id FROM webhooks WHERE id IN (${keys}) ORDER BY id`
   const found = isPatient

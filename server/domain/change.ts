@@ -1,4 +1,5 @@
 import type { Knex } from 'knex'
+import type { Transaction } from '../database/transaction.ts'
 import type { AfterCommit } from './deliveries.ts'
 import type { AccessToken } from './permissions.ts'
 
@@ -7,7 +8,7 @@ import type { AccessToken } from './permissions.ts'
  * time. A rule decides on rows that it has locked, and reads the time after it has locked them, so that whatever it
  * waited for is earlier. `afterCommit` may send what the rule queues.
  */
-export type Change = { trx: Knex.Transaction; token: AccessToken; now: () => number; afterCommit?: AfterCommit }
+export type Change = { trx: Transaction; token: AccessToken; now: () => number; afterCommit?: AfterCommit }
 
 /**
  * The rows that a change is decided on, read and locked by one statement with the row `t` of the caller's token:

@@ -1,7 +1,7 @@
-import type { Knex } from 'knex'
 import { timeOfId } from '../../shared/time.ts'
 import { type Database, insertMany, isDuplicate, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { newId } from '../ids.ts'
 import type { Summed, Sums, SumsAsked } from '../mango/resource.ts'
 
@@ -152,7 +152,7 @@ const summed = (found: Counted[]): Counted[] => {
 
 const CHANGES_A_STATEMENT = 500
 
-const forgetChanges = async (trx: Knex.Transaction, ids: string[]): Promise<void> => {
+const forgetChanges = async (trx: Transaction, ids: string[]): Promise<void> => {
   for (let from = 0; from < ids.length; from += CHANGES_A_STATEMENT) {
     const part = ids.slice(from, from + CHANGES_A_STATEMENT)
     await run(trx, `DELETE FROM delivery_hour_changes WHERE id IN (${marks(part)})`, part)

@@ -1,7 +1,7 @@
-import type { Knex } from 'knex'
 import type { EventPayload } from '../../shared/events.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
 import { inOneTrip, insertMany, run, type Sql } from '../database/connect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { newId } from '../ids.ts'
 import { currentTrace, inTrace, startSpan } from '../tracing/tracing.ts'
 import { type AfterCommit, enqueueFresh, type FreshDelivery, type SendableWebhook } from './deliveries.ts'
@@ -46,7 +46,7 @@ export const recordOnDemand = async (
  * @param afterCommit takes deliveries that it can send after the commit
  */
 export const recordEvent = <Type extends EventType>(
-  trx: Knex.Transaction,
+  trx: Transaction,
   { payload, ...event }: NewEvent<Type>,
   now: () => number,
   afterCommit?: AfterCommit,
@@ -54,7 +54,7 @@ export const recordEvent = <Type extends EventType>(
 
 /** As `recordEvent`, for events that differ only in their payloads. They share a time and each statement. */
 export const recordAlike = async <Type extends EventType>(
-  trx: Knex.Transaction,
+  trx: Transaction,
   { payloads, ...event }: Omit<NewEvent<Type>, 'payload'> & { payloads: EventPayload<Type>[] },
   now: () => number,
   afterCommit?: AfterCommit,
@@ -97,7 +97,7 @@ export type ProjectEvent = {
  * @param lines the locked lines of the webhooks that keep an order
  */
 export const recordTogether = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   given: ProjectEvent[],
   time: number,
   { lines, afterCommit }: { lines: LockedLines; afterCommit: AfterCommit | undefined },
@@ -115,7 +115,7 @@ export const recordTogether = async (
 
 type Made = FreshDelivery['event'] & Pick<NewEvent, 'organisationIds'> & { projectId: string | null }
 
-const eventOf = (trx: Knex.Transaction, { type, payload, ...event }: NewEvent, createdAt: number): Made => {
+const eventOf = (trx: Transaction, { type, payload, ...event }: NewEvent, createdAt: number): Made => {
   const { organisationIds, projectId = null } = event
   const id = newId(createdAt)
   const traceparent = traceOf(trx, id, type)
@@ -135,7 +135,7 @@ const insertEvents = async (trx: Sql, events: Made[]): Promise<void> => {
 }
 
 /** The trace of an event: a span of its own, which is real once the transaction commits. */
-const traceOf = (trx: Knex.Transaction, id: string, type: EventType): string | null => {
+const traceOf = (trx: Transaction, id: string, type: EventType): string | null => {
   const span = startSpan(`event ${type}`, 'producer', { 'tidings.event.id': id, 'tidings.event.type': type })
   if (!span) return currentTrace() ?? null
   trx.executionPromise.then(

@@ -1,8 +1,8 @@
-import type { Knex } from 'knex'
 import type { EventType, WebhookStatus } from '../../shared/vocabulary.ts'
 import { marks, rows } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { named } from '../database/fragment.ts'
+import type { Transaction } from '../database/transaction.ts'
 import type { SendableWebhook } from './deliveries.ts'
 import { allOf, isOnDemand, SIGHT, seesOrganisation } from './sight.ts'
 
@@ -172,7 +172,7 @@ const matching = (events: NewEvents, columns: string): Statement => {
 }
 
 /** The webhooks that want new events, active or not, not locked: all of them, or the first `limit`. */
-export const findWanting = (trx: Knex.Transaction, events: NewEvents, limit?: number): Promise<Wanting[]> => {
+export const findWanting = (trx: Transaction, events: NewEvents, limit?: number): Promise<Wanting[]> => {
   const { sql, bindings } = matching(events, locks(trx) ? COLUMNS_BEFORE : COLUMNS)
   if (limit !== undefined) return rows(trx, `${sql} LIMIT ?`, [...bindings, limit])
   return rows(trx, sql, bindings, { isPrepared: 'projectIds' in events && events.projectIds.length === 1 })
@@ -188,7 +188,7 @@ export const findWanting = (trx: Knex.Transaction, events: NewEvents, limit?: nu
  *   projects concerned are left out
  */
 export const lockWanting = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   events: NewEvents,
   found: Wanting[],
   waits: boolean,
@@ -211,10 +211,10 @@ export const lockWanting = async (
 }
 
 /** Without row locks, nobody else changes webhooks while a transaction lasts: they are read once, whole. */
-const locks = (trx: Knex.Transaction): boolean => dialectOf(trx).forShare !== ''
+const locks = (trx: Transaction): boolean => dialectOf(trx).forShare !== ''
 
 /** Locks webhooks by id alone, after they were matched: in another order, rows that do not match would be locked. */
-const lockWebhooks = async (trx: Knex.Transaction, found: Wanting[], waits: boolean): Promise<Map<string, Locked>> => {
+const lockWebhooks = async (trx: Transaction, found: Wanting[], waits: boolean): Promise<Map<string, Locked>> => {
   const { forShare, forShareSkipLocked, useIndex } = dialectOf(trx)
   const ids = [...new Set(found.map(({ id }) => id))].toSorted()
   if (!locks(trx)) return new Map((found as (Wanting & Locked)[]).map(row => [row.id, row]))
@@ -236,5 +236,5 @@ const lockWebhooks = async (trx: Knex.Transaction, found: Wanting[], waits: bool
 const WEBHOOKS_A_STATEMENT = 1_000
 
 /** The active webhooks that want new events of one subject, found and locked, with a wait for their changes. */
-export const webhooksFor = async (trx: Knex.Transaction, events: NewEvents): Promise<SendableWebhook[]> =>
+export const webhooksFor = async (trx: Transaction, events: NewEvents): Promise<SendableWebhook[]> =>
   [...(await lockWanting(trx, events, await findWanting(trx, events), true)).values()].flat()

@@ -1,9 +1,9 @@
-import type { Knex } from 'knex'
 import type { EventPayload } from '../../shared/events.ts'
 import { toIso } from '../../shared/time.ts'
 import type { EventType, NoticeType, WebhookRecovery, WebhookTransport } from '../../shared/vocabulary.ts'
 import { insertMany, marks, Overtaken, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { newId } from '../ids.ts'
 import { enqueue } from './deliveries.ts'
 import { CONDITIONS, MAY_HAVE } from './matching.ts'
@@ -33,7 +33,7 @@ type Subscriber = { event_id: string; id: string; updated_at: number; epoch: num
  * Writes events about webhooks, with a delivery to each webhook that names their type and may know of the webhook
  * concerned. Throws Overtaken if another transaction has locked one of those.
  */
-const tell = async (trx: Knex.Transaction, notices: Notice[], now: number): Promise<void> => {
+const tell = async (trx: Transaction, notices: Notice[], now: number): Promise<void> => {
   if (notices.length === 0) return
   const written = notices.map(notice => ({ id: newId(now), ...notice }))
   await insertMany(
@@ -63,7 +63,7 @@ const tell = async (trx: Knex.Transaction, notices: Notice[], now: number): Prom
 }
 
 /** The active webhooks that want these events about others, locked until the transaction ends. */
-const subscribersTo = async (trx: Knex.Transaction, eventIds: string[]): Promise<Subscriber[]> => {
+const subscribersTo = async (trx: Transaction, eventIds: string[]): Promise<Subscriber[]> => {
   const found = await rows<Subscriber>(
     trx,
     `SELECT e.id AS event_id, w.id, w.updated_at, w.epoch, w.transport FROM events e
@@ -113,7 +113,7 @@ type DroppedRow = {
  * Reports deliveries that this transaction has dropped, except pings, examples and notices themselves, which would
  * report one another for ever. Notes what webhooks have missed that heal themselves.
  */
-export const tellOfDropped = async (trx: Knex.Transaction, dropped: Dropped[], now: number): Promise<void> => {
+export const tellOfDropped = async (trx: Transaction, dropped: Dropped[], now: number): Promise<void> => {
   if (dropped.length === 0) return
   const known = new Map(dropped.map(one => [one.deliveryId, one]))
   const found = await rows<DroppedRow>(
@@ -178,7 +178,7 @@ const organisationsOf = async (trx: Sql, found: DroppedRow[]): Promise<Map<strin
 }
 
 /** Reports a webhook that this transaction has made inactive, to the organisations that it receives from. */
-export const tellOfInactive = async (trx: Knex.Transaction, webhookId: string, now: number): Promise<void> => {
+export const tellOfInactive = async (trx: Transaction, webhookId: string, now: number): Promise<void> => {
   const [webhook] = await rows<{ url: string; name: string | null; status_reason: string; sees_all: number }>(
     trx,
     `SELECT w.url, w.name, w.status_reason,

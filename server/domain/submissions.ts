@@ -1,8 +1,8 @@
-import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
 import { type Database, inOneTrip, marks, rows, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, transactInTime } from '../database/patience.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { currentTrace } from '../tracing/tracing.ts'
 import { lockAccessTokens, requireUnchanged } from './access-tokens.ts'
 import type { Entry } from './audit.ts'
@@ -96,7 +96,7 @@ export const createSubmissions = (given: {
   database: Database
   now: () => number
   dueDays: number
-  afterCommitOf: (trx: Knex.Transaction) => AfterCommit
+  afterCommitOf: (trx: Transaction) => AfterCommit
   wake: () => void
 }): Submissions => {
   const { database, afterCommitOf, wake } = given
@@ -105,7 +105,7 @@ export const createSubmissions = (given: {
   const commit = async (group: Entering[]): Promise<(Made<ProjectReportRow> | undefined)[]> => {
     let reports = new Map<Entering, ProjectReportRow>()
     let afterCommit: AfterCommit | undefined
-    const work = async (trx: Knex.Transaction): Promise<void> => {
+    const work = async (trx: Transaction): Promise<void> => {
       reports = new Map()
       afterCommit = afterCommitOf(trx)
       reports = await submitTogether(trx, group, { ...given, afterCommit, alone })
@@ -140,7 +140,7 @@ export const createSubmissions = (given: {
 
 /** Submits the reports that nothing hinders, and marks their signatures. Throws if another transaction came between. */
 const submitTogether = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   group: Entering[],
   terms: { now: () => number; dueDays: number; afterCommit: AfterCommit; alone: AloneForNow },
 ): Promise<Map<Entering, ProjectReportRow>> => {
@@ -197,7 +197,7 @@ const isSubmit = <From extends Submitting>(one: Submit<From> | TidingsError | un
  *   cost the others of each group
  */
 const decide = async <From extends Submitting>(
-  trx: Knex.Transaction,
+  trx: Transaction,
   group: From[],
   { waits, now }: { waits: boolean; now: () => number },
 ): Promise<{ decisions: (Submit<From> | TidingsError | undefined)[]; unsuited: Iterable<string> }> => {
@@ -278,7 +278,7 @@ const decideOne = <From extends Submitting>(
 
 /** Writes the reports, and their events with their deliveries. */
 const write = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   chosen: Submit[],
   terms: { now: () => number; dueDays: number; afterCommit: AfterCommit | undefined },
 ): Promise<ProjectReportRow[]> => {

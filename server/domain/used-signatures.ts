@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
-import type { Knex } from 'knex'
 import { TidingsError } from '../../shared/errors.ts'
 import { isDuplicate, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { CommitInDoubt, patiently, REQUEST_MS, unavailable } from '../database/patience.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { leastIdAt, newId } from '../ids.ts'
 import type { Entry } from './audit.ts'
 import type { Made } from './group-commit.ts'
@@ -134,8 +134,8 @@ export class CarryingSignature {
    * @param enter makes the change together with others and marks it; undefined if it has to be made alone
    */
   async carry<T>(
-    transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
-    work: (trx: Knex.Transaction) => Promise<T>,
+    transact: <R>(work: (trx: Transaction) => Promise<R>) => Promise<R>,
+    work: (trx: Transaction) => Promise<T>,
     entry?: Entry,
     enter?: (mark: Mark) => Promise<Made<T> | undefined>,
   ): Promise<T> {
@@ -151,8 +151,8 @@ export class CarryingSignature {
   }
 
   async #markAnd<T>(
-    transact: <R>(work: (trx: Knex.Transaction) => Promise<R>) => Promise<R>,
-    work: (trx: Knex.Transaction) => Promise<T>,
+    transact: <R>(work: (trx: Transaction) => Promise<R>) => Promise<R>,
+    work: (trx: Transaction) => Promise<T>,
     entry: Entry | undefined,
     made: Made<T> | undefined,
   ): Promise<Ended<T>> {
@@ -210,12 +210,12 @@ export class CarryingSignature {
 /** The result of a transaction. */
 type Ended<T> = { result?: T; refusal?: TidingsError }
 
-const endOf = async <T>(trx: Knex.Transaction, work: (trx: Knex.Transaction) => Promise<T>): Promise<Ended<T>> => {
-  const hasWritten = watchWrites(trx)
+const endOf = async <T>(trx: Transaction, work: (trx: Transaction) => Promise<T>): Promise<Ended<T>> => {
+  const writesBefore = trx.writes()
   try {
     return { result: await work(trx) }
   } catch (error) {
-    if (!(error instanceof TidingsError) || hasWritten()) throw error
+    if (!(error instanceof TidingsError) || trx.writes() > writesBefore) throw error
     return { refusal: error }
   }
 }
@@ -231,15 +231,6 @@ const isMarkedBy = async (sql: Sql, { id }: Mark): Promise<boolean> =>
 const hashOf = (signature: string): string => createHash('sha256').update(signature).digest('base64')
 
 const replayed = (): TidingsError => new TidingsError('UNAUTHENTICATED', REPLAYED.message, { reason: REPLAYED.reason })
-
-/** Watches whether a transaction writes anything from here on. */
-const watchWrites = (trx: Knex.Transaction): (() => boolean) => {
-  let hasWritten = false
-  trx.on('query', ({ sql }: { sql: string }) => {
-    hasWritten ||= !/^\s*\(*SELECT/i.test(sql)
-  })
-  return () => hasWritten
-}
 
 /**
  * Deletes up to `limit` marks of signatures that the clock window refuses by now, and returns their number. Their

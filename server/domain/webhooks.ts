@@ -1,5 +1,4 @@
 import { isDeepStrictEqual } from 'node:util'
-import type { Knex } from 'knex'
 import { badInput, TidingsError } from '../../shared/errors.ts'
 import {
   type EventType,
@@ -12,6 +11,7 @@ import {
 } from '../../shared/vocabulary.ts'
 import { insertMany, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import type { Sealer } from '../keys/seal.ts'
 import { takeTurns } from './access-tokens.ts'
 import type { Change } from './change.ts'
@@ -473,7 +473,7 @@ const lockProjects = async (trx: Sql, webhookId: string, projectIds: readonly st
   if (ids.length > 0) await rows(trx, `SELECT id FROM projects WHERE id IN (${marks(ids)}) ORDER BY id${forShare}`, ids)
 }
 
-const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id: string): Promise<void> => {
+const requireRedirectable = async (trx: Transaction, token: AccessToken, id: string): Promise<void> => {
   if (await trx('webhooks').where('webhooks.id', id).modify(visibleTo(token)(webhooks)).first('id')) return
   throw new TidingsError(
     'FORBIDDEN',
@@ -482,7 +482,7 @@ const requireRedirectable = async (trx: Knex.Transaction, token: AccessToken, id
   )
 }
 
-const writeLists = async (trx: Knex.Transaction, id: string, input: WebhookInput): Promise<void> => {
+const writeLists = async (trx: Transaction, id: string, input: WebhookInput): Promise<void> => {
   const lists = [
     ['webhook_events', 'event_type', input.events],
     ['webhook_organisations', 'organisation_id', input.organisationIds],

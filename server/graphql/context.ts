@@ -1,6 +1,6 @@
-import type { Knex } from 'knex'
 import type { Database } from '../database/connect.ts'
 import { CommitInDoubt, transactInTime, unavailable } from '../database/patience.ts'
+import type { Transaction } from '../database/transaction.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
 import type { PullPings } from '../delivery/pull/pings.ts'
@@ -272,8 +272,8 @@ class Changes {
   ): Promise<T> {
     const { database, tools, loop } = this.#service
     const { now } = tools.clock
-    const transact = <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
-    const locked = async (trx: Knex.Transaction): Promise<T> => {
+    const transact = <T>(work: (trx: Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
+    const locked = async (trx: Transaction): Promise<T> => {
       const { token, row } = await lockAccessToken(trx, this.#token, now, beside)
       return work({ trx, token, now, afterCommit: loop.afterCommit(trx) }, row)
     }

@@ -1,5 +1,4 @@
 import { hostname } from 'node:os'
-import type { Knex } from 'knex'
 import { migrations } from '../../migrations/index.ts'
 import { toIso } from '../../shared/time.ts'
 import { version } from '../../shared/version.ts'
@@ -7,6 +6,7 @@ import type { Role } from '../config.ts'
 import { type Database, marks, rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
 import { isPassing } from '../database/patience.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { newId } from '../ids.ts'
 import type { Log } from '../log.ts'
 import { masterKeyName } from './seal.ts'
@@ -131,7 +131,7 @@ export const joinProcesses = async (
   const { nowMs } = database.dialect
   let fault: string | undefined
 
-  const enter = async (trx: Knex.Transaction): Promise<void> => {
+  const enter = async (trx: Transaction): Promise<void> => {
     await requireMasterKeys(trx, names, { except: id })
     await run(
       trx,

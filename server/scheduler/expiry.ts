@@ -1,6 +1,6 @@
-import type { Knex } from 'knex'
 import { marks, rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { recordAlike } from '../domain/events.ts'
 import type { Step } from './step.ts'
 
@@ -43,7 +43,7 @@ export const expireTokens: Step = {
 }
 
 /** @param expired locked by this transaction, without an event yet */
-const tell = async (trx: Knex.Transaction, expired: Expired[], now: () => number): Promise<void> => {
+const tell = async (trx: Transaction, expired: Expired[], now: () => number): Promise<void> => {
   // A token revoked after its expiry has still expired.
   const { revoked = [], owed = [] } = Object.groupBy(expired, ({ expires_at: expiresAt, revoked_at: revokedAt }) =>
     revokedAt !== null && Number(revokedAt) <= Number(expiresAt) ? 'revoked' : 'owed',
@@ -73,7 +73,7 @@ const tell = async (trx: Knex.Transaction, expired: Expired[], now: () => number
 }
 
 /** Of tokens that are locked, by their ids alone: on SQLite any other condition would be what they are looked up by. */
-const mark = async (trx: Knex.Transaction, tokens: Expired[], at: number): Promise<void> => {
+const mark = async (trx: Transaction, tokens: Expired[], at: number): Promise<void> => {
   if (tokens.length === 0) return
   const ids = tokens.map(({ id }) => id)
   await run(trx, `UPDATE access_tokens SET expiry_event_at = ? WHERE id IN (${marks(ids)})`, [at, ...ids])

@@ -1,7 +1,7 @@
-import type { Knex } from 'knex'
 import { rest } from '../beat.ts'
 import type { Clock } from '../clock.ts'
 import { type Database, partOfMany } from '../database/connect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { type Healing, pingAnswered, pingFailed, queuePage, release, takeDue } from '../domain/healing.ts'
 import type { WebhookRow } from '../domain/resources.ts'
 import { sweepUntil } from '../domain/sweep.ts'
@@ -21,7 +21,7 @@ export type HealerTools = {
   clock: Clock
   log: Log
   /** Pings an endpoint. Resolves to what records a ping that was answered with 200, or to the wait that it asks for. */
-  ping(webhook: WebhookRow): Promise<((trx: Knex.Transaction) => Promise<void>) | number>
+  ping(webhook: WebhookRow): Promise<((trx: Transaction) => Promise<void>) | number>
   /** Called when deliveries were queued. */
   onQueued: () => void
   /** Called for each ping, and for each webhook whose missed events are all queued. */

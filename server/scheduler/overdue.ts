@@ -1,6 +1,6 @@
-import type { Knex } from 'knex'
 import { rows, run } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { recordEvent } from '../domain/events.ts'
 import { lockProject } from '../domain/projects.ts'
 import { dateOf } from '../domain/quarters.ts'
@@ -40,7 +40,7 @@ export const emitOverdue: Step = {
   },
 }
 
-const tell = async (trx: Knex.Transaction, report: ProjectReportRow, now: () => number): Promise<void> => {
+const tell = async (trx: Transaction, report: ProjectReportRow, now: () => number): Promise<void> => {
   const { id, project_id: projectId, quarter } = report
   // The event goes to the project's organisation at the commit.
   const project = await lockProject(trx, projectId, 'forShare')

@@ -1,6 +1,6 @@
-import type { Knex } from 'knex'
 import { marks, rows, run } from '../database/connect.ts'
 import { dialectOf, STATEMENT_LIMITS } from '../database/dialect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { markHours } from '../domain/delivery-hours.ts'
 import { purgeWebhooks } from '../domain/webhooks.ts'
 import type { Step } from './step.ts'
@@ -56,7 +56,7 @@ type OldEvent = { id: string; created_at: number }
  * @returns the last event; undefined if there was none
  */
 const purgeSome = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   after: OldEvent,
   before: number,
   now: number,
@@ -100,7 +100,7 @@ const oneBatch = (events: OldEvent[], deliveriesOf: (id: string) => number): Old
   return end === -1 ? events : events.slice(0, Math.max(1, end))
 }
 
-const deleteByKeys = async (trx: Knex.Transaction, table: string, key: string, values: string[]): Promise<void> => {
+const deleteByKeys = async (trx: Transaction, table: string, key: string, values: string[]): Promise<void> => {
   for (let from = 0; from < values.length; from += STATEMENT_LIMITS.keys) {
     const part = values.slice(from, from + STATEMENT_LIMITS.keys)
     await run(trx, `DELETE FROM ${table} WHERE ${key} IN (${marks(part)})`, part)

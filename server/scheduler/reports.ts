@@ -1,6 +1,6 @@
-import type { Knex } from 'knex'
 import { rows, run, type Sql } from '../database/connect.ts'
 import { dialectOf } from '../database/dialect.ts'
+import type { Transaction } from '../database/transaction.ts'
 import { openReports } from '../domain/project-reports.ts'
 import { endOfQuarter, quarterBefore, quarterOf, quartersAfter } from '../domain/quarters.ts'
 import { insertedFirst } from '../domain/upsert.ts'
@@ -63,7 +63,7 @@ const firstQuarter = async (sql: Sql, now: number): Promise<string> => {
 }
 
 /** Opens the reports of the next projects. False when the pass has ended and another has to follow. */
-const openSome = async (trx: Knex.Transaction, quarter: string, { clock, reportDueDays }: Tools): Promise<boolean> => {
+const openSome = async (trx: Transaction, quarter: string, { clock, reportDueDays }: Tools): Promise<boolean> => {
   const [state] = await rows<QuarterRow>(
     trx,
     `SELECT * FROM report_quarters WHERE quarter = ?${dialectOf(trx).forUpdate}`,

@@ -17,6 +17,7 @@ import {
   rows,
   run,
 } from '../../server/database/connect.ts'
+import type { Transaction } from '../../server/database/transaction.ts'
 import { startProxy as startStatementProxy } from '../chaos/proxy.ts'
 import { describeEachEngine, migratedDatabase, NOT_ON_SQLITE, type TestDatabase } from '../support/databases.ts'
 import { startProxy } from './proxy.ts'
@@ -74,18 +75,17 @@ describeEachEngine('a database', engine => {
   it('executes the statements of one trip in their order, and keeps all of them or none', async t => {
     const packing = await connect(fresh.url, { poolSize: 1, isPacking: true })
     t.after(() => packing.close())
-    const insert = (trx: Knex.Transaction, name: string) =>
+    const insert = (trx: Transaction, name: string) =>
       run(trx, 'INSERT INTO users (id, name, created_at, updated_at) VALUES (?, ?, 0, 0)', [randomUUID(), name])
-    const count = (trx: Knex.Transaction) =>
-      rows<{ n: number }>(trx, "SELECT COUNT(*) AS n FROM users WHERE name = 'x'")
+    const count = (trx: Transaction) => rows<{ n: number }>(trx, "SELECT COUNT(*) AS n FROM users WHERE name = 'x'")
     const { transaction } = packing
     const answers = await transaction(trx => inOneTrip([count(trx), insert(trx, 'x'), count(trx)]))
     assert.deepEqual(answers, [[{ n: 0 }], 1, [{ n: 1 }]])
     await transaction(async () => {})
 
-    const half = (trx: Knex.Transaction) => inOneTrip([insert(trx, 'x'), run(trx, 'INSERT INTO nowhere VALUES (1)')])
+    const half = (trx: Transaction) => inOneTrip([insert(trx, 'x'), run(trx, 'INSERT INTO nowhere VALUES (1)')])
     await assert.rejects(transaction(half), isMissingTable)
-    const failing = (trx: Knex.Transaction) => {
+    const failing = (trx: Transaction) => {
       const inserted = insert(trx, 'x')
       inserted.catch(() => {})
       throw new Error('not sent yet')
@@ -209,7 +209,7 @@ describeEachEngine('a database', engine => {
       if (!isOver) setImmediate(turn)
     }
     setImmediate(turn)
-    const busy = (trx: Knex.Transaction) => {
+    const busy = (trx: Transaction) => {
       for (const end = performance.now() + 1; performance.now() < end; );
       return run(trx, 'UPDATE users SET updated_at = 1 WHERE id = ?', [randomUUID()])
     }

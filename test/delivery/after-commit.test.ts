@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import type { Knex } from 'knex'
+import type { Transaction } from '../../server/database/transaction.ts'
 import { LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import { enqueueFresh } from '../../server/domain/deliveries.ts'
 import type { WebhookRow } from '../../server/domain/resources.ts'
@@ -185,7 +185,7 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     await loop.idle()
     const webhookId = await fixture.webhook(receiver.url)
     const { promise, reject } = Promise.withResolvers<never>()
-    const afterCommit = () => loop.afterCommit({ executionPromise: promise } as unknown as Knex.Transaction)
+    const afterCommit = () => loop.afterCommit({ executionPromise: promise } as unknown as Transaction)
     await fixture.emit(1, { through: { afterCommit } })
     assert.notEqual((await queued())[0]!.lease, null)
     reject(Object.assign(new Error('Connection lost'), { code: 'ECONNRESET' }))

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, it } from 'node:test'
-import type { Knex } from 'knex'
 import { insertMany, rows } from '../../server/database/connect.ts'
+import type { Transaction } from '../../server/database/transaction.ts'
 import { LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { Outcome } from '../../server/delivery/outcome.ts'
 import { claim, type Job } from '../../server/delivery/queue.ts'
@@ -285,7 +285,7 @@ describeEachEngine('counts of hours that are over', engine => {
     for (const isCounted of [false, true]) {
       // One has read the hour; then a delivery of it changes, and another counts that and forgets the change.
       let isFirst = true
-      const slow = async <T>(work: (trx: Knex.Transaction) => Promise<T>): Promise<T> => {
+      const slow = async <T>(work: (trx: Transaction) => Promise<T>): Promise<T> => {
         if (isFirst) {
           isFirst = false
           if (isCounted) await answered(job, 200, { status: 'delivered' })

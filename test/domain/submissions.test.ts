@@ -163,13 +163,16 @@ describeEachEngine('a submitted report', engine => {
   it('is marked, among others of a transaction, in the order of their ids, which leaves pages full', async () => {
     const marks = Array.from({ length: AT_ONCE }, () => newMark(randomUUID(), NOW, false))
     const written: unknown[] = []
-    await given.database.transaction(async trx => {
-      trx.on('query', ({ bindings = [] }: { bindings?: unknown[] }) => written.push(...bindings))
-      await useSignatures(
+    const note = ({ bindings = [] }: { bindings?: unknown[] }) => written.push(...bindings)
+    const { knex } = given.database
+    knex.on('query', note)
+    await given.database.transaction(trx =>
+      useSignatures(
         trx,
         marks.toReversed().map(mark => ({ mark })),
-      )
-    })
+      ),
+    )
+    knex.removeListener('query', note)
     const ids = marks.map(({ id }) => id)
     assert.deepEqual(
       written.filter(value => ids.includes(value as string)),

@@ -234,7 +234,7 @@ for (const engine of enginesHere().filter(name => !/^(sqlite|tidb)/.test(name)))
     })
 
     /** Submits many reports while `lock` holds rows that only some of them need, and returns when each was answered. */
-    const besideLocked = async (lock: (trx: import('knex').Knex.Transaction) => Promise<unknown>, given: object[]) => {
+    const besideLocked = async (lock: (trx: import('knex').Knex) => Promise<unknown>, given: object[]) => {
       let isHeld = true
       let rollbacks = 0
       const end = two.proxy.watch(text => {

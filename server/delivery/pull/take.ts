@@ -1,7 +1,7 @@
-import type { Knex } from 'knex'
 import type { WebhookTransport } from '../../../shared/vocabulary.ts'
 import { marks, rows, run, type Sql } from '../../database/connect.ts'
 import { dialectOf } from '../../database/dialect.ts'
+import type { Transaction } from '../../database/transaction.ts'
 import type { AccessToken } from '../../domain/permissions.ts'
 import { PULL_TIME, scaleOf, TAKEN_TIME } from '../../domain/pull-time.ts'
 import { deliveries, type WebhookRow } from '../../domain/resources.ts'
@@ -15,7 +15,7 @@ import { claimOf, inSight, type Job, jobsOf, type QueueRow, sweepPast, takeLease
  * @param given.webhook locked by this transaction, active, with `transport: pull`
  */
 export const take = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   given: {
     webhook: WebhookRow
     token: AccessToken
@@ -42,7 +42,7 @@ export const take = async (
 }
 
 const lockDue = (
-  trx: Knex.Transaction,
+  trx: Transaction,
   { id, epoch }: WebhookRow,
   { now, limit }: { now: number; limit: number },
 ): Promise<QueueRow[]> =>
@@ -82,7 +82,7 @@ export const lapsedRows = (sql: Sql, now: number, limit: number): Promise<QueueR
  * webhook has another transport by now, they are due on its scale.
  */
 export const giveBackTaken = async (
-  trx: Knex.Transaction,
+  trx: Transaction,
   webhookId: string,
   jobs: Pick<Job, 'deliveryId' | 'lease'>[],
   now: number,
