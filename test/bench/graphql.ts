@@ -22,9 +22,9 @@ import { addWebhooks } from '../support/webhooks.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { cpuMs } from './processes.ts'
 
-// GraphQL queries answered by Tidings with the role `api`, otherwise as it starts by default, beside the same schema, resolvers and database on
-// graphql-yoga and on Apollo Server: with a signature on each request, which the others check by Tidings' own
-// middleware, and without. Each server is a process of its own, and so is the client; they are measured in turns, and
+// GraphQL queries answered by Tidings with the role `api`, otherwise as it starts by default, beside the same schema,
+// resolvers and database on graphql-yoga and on Apollo Server: with a signature on each request, which the others check
+// by Tidings' own middleware, and without. Each server is a process of its own, and so is the client; they are measured in turns, and
 // medians are compared. On a busy machine the CPU time of a server is the steadier figure: it is that of its readers
 // too, and not that of the database server.
 //
@@ -36,7 +36,7 @@ const { values: options } = parseArgs({
     /** What the names of the queries begin with. */
     only: { type: 'string', default: '' },
     rounds: { type: 'string', default: '7' },
-    /** Of a round of the smallest query; of the larger ones fewer. */
+    /** Of a round of the small query. */
     requests: { type: 'string', default: '1600' },
   },
 })
@@ -44,7 +44,10 @@ const { values: options } = parseArgs({
 const CALLERS = 16
 const ROUNDS = Number(options.rounds)
 
-const QUERIES = [
+type Query = { name: string; part: number; query: string; variables?: object }
+
+/** `part`: of the requests of the small query. */
+const QUERIES: Query[] = [
   { name: 'one organisation', part: 1, query: '{ organisations(query: {limit: 1}) { id name } }' },
   {
     name: '50 organisations with their projects',
@@ -236,8 +239,6 @@ class Server {
 const ALONE = 5
 
 const HEADING = ['', 'requests/s', '× Tidings', 'per CPU second', '× Tidings', 'alone, ms p50', 'p99']
-
-type Query = (typeof QUERIES)[number]
 
 /** Measures one query on servers in turns, and says how they compare. */
 const compareQuery = async (
