@@ -132,7 +132,7 @@ export const benchmarks: Record<string, Benchmark> = {
   graphql: {
     file: 'graphql.ts',
     about: 'queries, signed and unsigned, beside graphql-yoga and Apollo Server: CPU and latency',
-    smallest: '--rounds 1 --requests 80 --engine sqlite',
+    smallest: '--rounds 1 --requests 80 --warm-up 0 --engine sqlite',
   },
   cli: { file: 'cli.ts', about: 'the start of the command line beside a bare Node', smallest: '--rounds 1' },
   memory: {
