@@ -23,10 +23,10 @@ import { median, quantile, show, table } from './figures.ts'
 import { cpuMs } from './processes.ts'
 
 // GraphQL queries answered by Tidings with the role `api`, otherwise as it starts by default, beside the same schema,
-// resolvers and database on graphql-yoga and on Apollo Server: with a signature on each request, which the others check
-// by Tidings' own middleware, and without. Each server is a process of its own, and so is the client; they are measured in turns, and
-// medians are compared. On a busy machine the CPU time of a server is the steadier figure: it is that of its readers
-// too, and not that of the database server.
+// resolvers and database on graphql-yoga and on Apollo Server: with a signature on each request, which the others
+// check by Tidings' own middleware, and without. Each server is a process of its own, and so is the client; they are
+// measured in turns, and medians are compared. On a busy machine the CPU time of a server is the steadier figure: it
+// is that of its readers too, and not that of the database server.
 //
 //   npm run bench -- graphql [--engine sqlite] [--only 'one organisation'] [--rounds 7] [--requests 1600]
 //     [--warm-up 8]

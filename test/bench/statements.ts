@@ -6,9 +6,9 @@ import { must } from './client.ts'
 import { openCounters } from './database-counters.ts'
 import { startWorld } from './world.ts'
 
-// Prints every statement of one `submitProjectReport` with one webhook, from the request until the delivery is settled,
-// from the database's general log: npm run bench -- statements [--engine mysql]. The log is switched on for that moment, on the
-// whole server.
+// Prints every statement of one `submitProjectReport` with one webhook, from the request until the delivery is
+// settled, from the database's general log: npm run bench -- statements [--engine mysql]. The log is switched on for
+// that moment, on the whole server.
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`

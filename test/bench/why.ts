@@ -29,7 +29,7 @@ const { values: options } = parseArgs({
     url: { type: 'string' },
     only: { type: 'string', default: '' },
     runs: { type: 'string', default: '31' },
-    /** Seconds: a server at work has compiled the code of what it is asked, and the first answers take three times as long. */
+    /** Seconds. A server at work has compiled the code of what it is asked; first answers take three times as long. */
     'warm-up': { type: 'string', default: '5' },
   },
 })
