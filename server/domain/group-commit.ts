@@ -10,7 +10,7 @@ import type { CommitInDoubt } from '../database/patience.ts'
 export type Made<Result> = { result: Result; doubt?: CommitInDoubt }
 
 /** Groups under way, until further changes wait. */
-export const GROUPS_AT_ONCE = 2
+export const GROUPS_AT_ONCE = Number(process.env.GROUPS_AT_ONCE ?? 2)
 export const LARGEST_GROUP = 64
 
 type Waiting<Change, Result> = { change: Change; end: (made: Made<Result> | undefined) => void }

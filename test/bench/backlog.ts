@@ -36,7 +36,8 @@ export const byProcesses = async (fixture: Fixture, count: number, events: numbe
 
 const CLAIMED = 200
 const CLAIMS = 15
-const ROWS_A_STATEMENT = 1000
+/** SQLite takes no more. */
+const ROWS_A_STATEMENT = 500
 
 /**
  * Makes the function that measures a claim of 200 due deliveries beside a number of later ones: the median in

@@ -3,12 +3,14 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
 import { launchSandbox } from '../cli/sandbox-server.ts'
 
 // Measures the start of the command line and one request, compared with a bare Node that does the same. Each pair runs
 // in turns, so that other load affects both; medians are compared.
 
-const ROUNDS = 25
+const { values: options } = parseArgs({ options: { rounds: { type: 'string', default: '25' } } })
+const ROUNDS = Number(options.rounds)
 
 const home = mkdtempSync(join(tmpdir(), 'tidings-bench-'))
 const { url, stop } = await launchSandbox(home, { TIDINGS_LOG_LEVEL: 'error' })

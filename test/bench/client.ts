@@ -17,7 +17,9 @@ export const createClient = ({ connections = 256 }: { connections?: number } = {
     async send(base: string, credentials: Credentials, query: string, variables: object = {}): Promise<Answer> {
       const { url, options } = signed(base, credentials, query, variables)
       const { statusCode, body } = await request(url, { ...options, dispatcher })
-      const { data, errors } = (await body.json()) as Body
+      const text = await body.text()
+      if (text === '') throw new Error(`${statusCode} without a body answers ${query}`)
+      const { data, errors } = JSON.parse(text) as Body
       const [error] = errors ?? []
       const row = data && Object.values(data)[0]
       return {

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as wait } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
 import { sendOnce } from '../../server/delivery/attempt.ts'
 import { createNetworkGuard } from '../../server/delivery/network-guard.ts'
 import { createSender } from '../../server/delivery/send.ts'
@@ -12,14 +13,29 @@ import { engines } from '../support/databases.ts'
 import { byProcesses, claimTimer, untilEmpty } from './backlog.ts'
 import { startReceivers } from './receivers.ts'
 
-// Measures the delivery engine, as ratios within one run: node test/bench/delivery.ts [engine …]. With an address of a
-// database server in TIDINGS_TEST_DATABASE_URLS that server too.
+// Measures the delivery engine, as ratios within one run.
+//
+//   npm run bench -- delivery [--engine NAME] [--rounds 3] [--deliveries 10000] [--seconds 10]
+//   npm run bench -- claims [--rows 1000000]
+
+const { values: options } = parseArgs({
+  options: {
+    engine: { type: 'string', default: '' },
+    rounds: { type: 'string', default: '3' },
+    deliveries: { type: 'string', default: '10000' },
+    seconds: { type: 'string', default: '10' },
+    /** Claims are measured too. */
+    claims: { type: 'boolean', default: false },
+    /** Not yet due, beside a claim. */
+    rows: { type: 'string', default: '1000000' },
+  },
+})
 
 const ENDPOINTS = 100
-const ROUNDS = 3
-const DELIVERIES = 10_000
+const ROUNDS = Number(options.rounds)
+const DELIVERIES = Number(options.deliveries)
 const EVENTS_A_SECOND = 100
-const SECONDS = 10
+const SECONDS = Number(options.seconds)
 
 const quantile = (sorted: number[], part: number): number =>
   sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))]!
@@ -157,9 +173,9 @@ const claims = async (engine: string): Promise<void> => {
   try {
     const claimMs = await claimTimer(fixture)
     const few = await claimMs(1000)
-    const many = await claimMs(1_000_000)
+    const many = await claimMs(Number(options.rows))
     console.log(
-      `${engine}: claim of 200 due: ${round(few)} ms with 1,000 not yet due, ${round(many)} ms with 1,000,000: ` +
+      `${engine}: claim of 200 due: ${round(few)} ms with 1,000 not yet due, ${round(many)} ms with ${options.rows}: ` +
         `ratio ${round(many / few)} (wanted: 1.5 or less)`,
     )
   } finally {
@@ -167,11 +183,9 @@ const claims = async (engine: string): Promise<void> => {
   }
 }
 
-const wanted = process.argv.slice(2)
 for (const engine of engines) {
-  const named = wanted.filter(name => name !== 'claims')
-  if (named.length > 0 && !named.some(name => engine.startsWith(name))) continue
+  if (!engine.startsWith(options.engine)) continue
   await throughput(engine)
   await latencies(engine)
-  if (wanted.includes('claims')) await claims(engine)
+  if (options.claims) await claims(engine)
 }

@@ -17,13 +17,14 @@ const { values: options } = parseArgs({
     engine: { type: 'string', default: '' },
     quads: { type: 'string', default: '60' },
     seconds: { type: 'string', default: '2' },
+    /** Seconds. */
+    'warm-up': { type: 'string', default: '30' },
     'in-flight': { type: 'string', default: '100' },
     rate: { type: 'string' },
   },
 })
 const SECONDS = Number(options.seconds)
 const PACE: Pace = options.rate ? { rate: Number(options.rate) } : { inFlight: Number(options['in-flight']) }
-const WARM_UP_SECONDS = 30
 const ENV = { NODE_OPTIONS: `--import=${new URL('evidence-switch.ts', import.meta.url).href}` }
 
 /** How many attempts have evidence, and how many have none. */
@@ -44,7 +45,7 @@ for (const engine of engines.filter(each => each.startsWith(options.engine))) {
   const side = await startSide(engine, ENV)
   try {
     const warming = side.world.publish(PACE)
-    await wait(WARM_UP_SECONDS * 1000)
+    await wait(Number(options['warm-up']) * 1000)
     await warming()
     await side.world.settled()
     const before = await attempts(side.world)

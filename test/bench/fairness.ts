@@ -1,4 +1,5 @@
 import { setTimeout as wait } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
 import { rows } from '../../server/database/connect.ts'
 import { RETRY_SCHEDULE_MS } from '../../shared/retry-schedule.ts'
 import type { EventType } from '../../shared/vocabulary.ts'
@@ -9,14 +10,27 @@ import { startServerProcess } from '../delivery/server-process.ts'
 import { startReceivers } from './receivers.ts'
 
 // Measures the effect of two endpoints of a hundred, one that hangs and one that floods, on the latency of the other
-// 98, from an event to its request: node test/bench/fairness.ts [mysql://root@127.0.0.1:3306 [server processes …]]
+// 98, from an event to its request.
+//
+//   npm run bench -- fairness [--url mysql://root@127.0.0.1:3306] [--processes 1,3] [--warm-up 15] [--seconds 30]
+
+const { values: options } = parseArgs({
+  options: {
+    url: { type: 'string', default: process.env.TIDINGS_TEST_DATABASE_URLS?.split(',')[0] ?? '' },
+    /** Of the server. */
+    processes: { type: 'string', default: '1,3' },
+    /** Seconds, as of what is measured. */
+    'warm-up': { type: 'string', default: '15' },
+    seconds: { type: 'string', default: '30' },
+  },
+})
 
 const ENDPOINTS = 100
 const EVENTS_A_SECOND = 60
 const WELL: [string, string] = ['aside', 'aside']
 const ILL: [string, string] = ['hanging', 'flooding']
-const WARM_UP_MS = 15_000
-const MEASURED_MS = 30_000
+const WARM_UP_MS = Number(options['warm-up']) * 1000
+const MEASURED_MS = Number(options.seconds) * 1000
 /** Other load disturbs a few of these, but not their median. */
 const SPELL_MS = 3_000
 
@@ -78,13 +92,11 @@ const latencies = async (serverUrl: string, processes: number, [first, second]: 
   }
 }
 
-const [named, ...wanted] = process.argv.slice(2)
-const serverUrl = named ?? process.env.TIDINGS_TEST_DATABASE_URLS?.split(',')[0]
-if (!serverUrl) console.log('fairness: left out, since TIDINGS_TEST_DATABASE_URLS names no server')
-for (const processes of wanted.length > 0 ? wanted.map(Number) : serverUrl ? [1, 3] : []) {
+if (!options.url) console.log('fairness: left out, since TIDINGS_TEST_DATABASE_URLS names no server')
+for (const processes of options.url ? options.processes.split(',').map(Number) : []) {
   const p99: number[] = []
   for (const others of [WELL, ILL, WELL, ILL]) {
-    const found = await latencies(serverUrl!, processes, others)
+    const found = await latencies(options.url, processes, others)
     p99.push(found.p99)
     const besides = others === ILL ? 'one hangs, one floods' : 'all are well'
     console.log(

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { setTimeout as wait } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
 import { rows, run } from '../../server/database/connect.ts'
 import { PROJECTS } from '../chaos/endpoints.ts'
 import { startLoad } from '../chaos/load.ts'
@@ -8,13 +9,23 @@ import { startServerProcess } from '../delivery/server-process.ts'
 import { startReceivers } from './receivers.ts'
 
 // Measures the memory of one server process under load, with a million deliveries that wait and half of the endpoints
-// answering a byte at a time: node test/bench/memory.ts mysql://root@127.0.0.1:3306 [minutes]
+// answering a byte at a time.
+//
+//   npm run bench -- memory [--url mysql://root@127.0.0.1:3306] [--minutes 10] [--waiting 1000000]
 
-const WAITING = 1_000_000
+const { values: options } = parseArgs({
+  options: {
+    url: { type: 'string', default: process.env.TIDINGS_TEST_DATABASE_URLS?.split(',')[0] ?? '' },
+    minutes: { type: 'string', default: '10' },
+    waiting: { type: 'string', default: '1000000' },
+  },
+})
+const WAITING = Number(options.waiting)
+const MEASURED_MS = Number(options.minutes) * 60_000
 const ENDPOINTS = 100
 const EVENTS_A_SECOND = 40
 const DAY_MS = 24 * 3600 * 1000
-const SAMPLE_EVERY_MS = 10_000
+const SAMPLE_EVERY_MS = Math.min(10_000, MEASURED_MS)
 
 /** Deliveries of one event, due tomorrow: each statement makes as many as there are. */
 const addWaiting = async ({ database, webhookIds }: World): Promise<void> => {
@@ -45,11 +56,9 @@ const addWaiting = async ({ database, webhookIds }: World): Promise<void> => {
 const residentMb = (pid: number): number =>
   Math.round(Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]) / 1024)
 
-const [serverUrl, minutes = '10'] = process.argv.slice(2)
-if (!serverUrl)
-  throw new Error('Name a database server: node test/bench/memory.ts mysql://root@127.0.0.1:3306 [minutes]')
+if (!options.url) throw new Error('It needs a database server: --url mysql://root@127.0.0.1:3306')
 const receivers = await startReceivers(ENDPOINTS)
-const databaseUrl = await createDatabase(serverUrl)
+const databaseUrl = await createDatabase(options.url)
 const world = await createWorld(
   databaseUrl,
   receivers.urls.map((url, index) => ({
@@ -74,7 +83,7 @@ try {
     targets: () => [{ url: server.url, avoidUntil: 0 }],
   })
   const since = Date.now()
-  while (Date.now() - since < Number(minutes) * 60_000) {
+  while (Date.now() - since < MEASURED_MS) {
     await wait(SAMPLE_EVERY_MS)
     const arrived = (await receivers.arrivals()).length
     console.log(

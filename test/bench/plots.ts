@@ -255,4 +255,6 @@ if (!options.draw) {
     throw new Error(`No engine begins with ${JSON.stringify(options.engine)}. There are: ${engines.join(', ')}.`)
   writeFileSync(file('figures.json'), `${JSON.stringify(await measure(engine), null, 2)}\n`)
 }
-draw(JSON.parse(readFileSync(file('figures.json'), 'utf8')) as Figures)
+const figures = JSON.parse(readFileSync(file('figures.json'), 'utf8')) as Figures
+draw(figures)
+console.log(`${Object.keys(figures).length} figures and their plots are in ${path.resolve(options.folder)}`)

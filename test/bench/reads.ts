@@ -131,7 +131,9 @@ const NEWEST = { sort: [{ createdAt: 'desc' }], limit: 50 }
 
 const questionsOf = async (database: Database, { admin, one, three, named }: Callers): Promise<Question[]> => {
   const { knex } = database
-  const { useIndex } = database.dialect
+  const { useIndex, isEmbedded } = database.dialect
+  /** Reads the first table first. */
+  const joinInOrder = isEmbedded ? 'CROSS JOIN' : 'STRAIGHT_JOIN'
   const now = Date.now()
   const ask =
     (token: AccessToken, resource: Entity, query: MangoQuery): Asked =>
@@ -207,10 +209,13 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
       name: 'rejected or dropped: admin',
       asked: ask(admin, deliveries, { ...NEWEST, selector: { status: { $in: ['rejected', 'dropped'] } } }),
       byHand: {
-        sql: `SELECT * FROM (
-            (SELECT * FROM deliveries WHERE status = 'rejected' ORDER BY created_at DESC, id DESC LIMIT 50)
-            UNION ALL (SELECT * FROM deliveries WHERE status = 'dropped' ORDER BY created_at DESC, id DESC LIMIT 50)) u
-          ORDER BY created_at DESC, id DESC LIMIT 50`,
+        // SQLite has no parentheses around the parts of a union.
+        sql: `SELECT * FROM (${['rejected', 'dropped']
+          .map(
+            (status, n) => `SELECT * FROM (SELECT * FROM deliveries WHERE status = '${status}'
+              ORDER BY created_at DESC, id DESC LIMIT 50) u${n}`,
+          )
+          .join(' UNION ALL ')}) u ORDER BY created_at DESC, id DESC LIMIT 50`,
       },
     },
     {
@@ -321,7 +326,7 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
       name: 'event.payload, common: admin',
       asked: ask(admin, deliveries, { ...NEWEST, selector: { 'event.payload.projectReport.quarter': '2026-3' } }),
       byHand: {
-        sql: `SELECT d.* FROM deliveries d STRAIGHT_JOIN events e ON e.id = d.event_id
+        sql: `SELECT d.* FROM deliveries d ${joinInOrder} events e ON e.id = d.event_id
           WHERE INSTR(e.payload, '"2026-3"') > 0 ORDER BY d.created_at DESC, d.id DESC LIMIT 50`,
       },
     },
@@ -337,7 +342,7 @@ const questionsOf = async (database: Database, { admin, one, three, named }: Cal
       name: 'event.payload, one of all: admin',
       asked: ask(admin, deliveries, { ...NEWEST, selector: { 'event.payload.projectReport.id': reportId } }),
       byHand: {
-        sql: `SELECT d.* FROM events e STRAIGHT_JOIN deliveries d ON d.event_id = e.id
+        sql: `SELECT d.* FROM events e ${joinInOrder} deliveries d ON d.event_id = e.id
           WHERE INSTR(e.payload, ?) > 0 ORDER BY d.created_at DESC, d.id DESC LIMIT 50`,
         bindings: [`"${reportId}"`],
       },

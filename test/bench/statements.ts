@@ -1,13 +1,14 @@
 import { setTimeout as wait } from 'node:timers/promises'
+import { parseArgs } from 'node:util'
 import pc from 'picocolors'
 import { engines } from '../support/databases.ts'
 import { must } from './client.ts'
 import { openCounters } from './database-counters.ts'
 import { startWorld } from './world.ts'
 
-// Prints every statement of one `submitProjectReport` with one webhook, from the request until the delivery is settled,
-// from the database's general log: npm run bench -- statements [engine]. The log is switched on for that moment, on the
-// whole server.
+// Prints every statement of one `submitProjectReport` with one webhook, from the request until the delivery is
+// settled, from the database's general log: npm run bench -- statements [--engine mysql]. The log is switched on for
+// that moment, on the whole server.
 
 const SUBMIT = `mutation ($projectId: UUID!, $quarter: String!, $submitterId: UUID!) {
   submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $submitterId) { id } }`
@@ -60,9 +61,9 @@ const statementsOf = async (engine: string): Promise<Logged[]> => {
   }
 }
 
-const [wanted = ''] = process.argv.slice(2)
+const { values: options } = parseArgs({ options: { engine: { type: 'string', default: '' } } })
 for (const engine of engines) {
-  if (engine === 'sqlite' || !engine.startsWith(wanted)) continue
+  if (engine === 'sqlite' || !engine.startsWith(options.engine)) continue
   const logged = await statementsOf(engine)
   const started = Number(logged[0]?.at)
   console.log(pc.bold(`\n${engine}: one submitProjectReport with one webhook`))

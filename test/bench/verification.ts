@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { parseArgs } from 'node:util'
 import { createReceiver, verifyDelivery } from '../../receiver/index.ts'
 import { Mint } from '../../server/delivery/rehearsal/mint.ts'
 import { keyOfSecret, standardSignature } from '../../shared/standard-webhooks.ts'
@@ -14,7 +15,8 @@ import { audience, body, good, iat, issuer, jti, keys, kid, mint, now, webhookId
 // does its whole receiver, which claims each delivery and records it.
 
 const LIMIT = 1.5
-const ROUNDS = 40
+const { values: given } = parseArgs({ options: { rounds: { type: 'string', default: '40' } } })
+const ROUNDS = Number(given.rounds)
 const WARM_ROUNDS = 2
 /** Short turns, so that what else the machine does falls on all alike. */
 const CALLS = 500
