@@ -1,7 +1,8 @@
 import type { CommitInDoubt } from '../database/patience.ts'
 
 // Group commit: a change that arrives while no group is under way begins one, alone if nobody came with it. What
-// arrives meanwhile is the next group, and shares one transaction and its statements. Nothing waits by a clock.
+// arrives meanwhile is the next group, and shares one transaction and its statements. Nobody waits for company that may
+// not come.
 //
 // A group never waits for a lock. A change that needs what another transaction has locked is made alone, and so are all
 // changes of a group that fails. So a change that waits delays nobody else.
@@ -9,9 +10,11 @@ import type { CommitInDoubt } from '../database/patience.ts'
 /** A change that was made; with `doubt`, its commit may have failed. */
 export type Made<Result> = { result: Result; doubt?: CommitInDoubt }
 
-/** Groups under way, until further changes wait. */
-export const GROUPS_AT_ONCE = Number(process.env.GROUPS_AT_ONCE ?? 2)
+/** The most groups under way. Two at once are smaller, and cost more: the second begins beside one that is stuck. */
+export const GROUPS_AT_ONCE = 2
 export const LARGEST_GROUP = 64
+/** A group that takes longer is stuck, or its database is slow. */
+const STUCK_MS = 100
 
 type Waiting<Change, Result> = { change: Change; end: (made: Made<Result> | undefined) => void }
 
@@ -20,6 +23,8 @@ export class GroupCommit<Change, Result> {
   readonly #commit: (group: Change[]) => Promise<(Made<Result> | undefined)[]>
   readonly #waiting: Waiting<Change, Result>[] = []
   #underWay = 0
+  /** Of those under way. */
+  #stuck = 0
   #isBeginning = false
 
   /**
@@ -40,18 +45,26 @@ export class GroupCommit<Change, Result> {
 
   /** Changes that arrive in one turn of the event loop share a group. */
   #beginSoon(): void {
-    if (this.#isBeginning || this.#waiting.length === 0 || this.#underWay >= GROUPS_AT_ONCE) return
+    const isRoom = this.#underWay === this.#stuck && this.#underWay < GROUPS_AT_ONCE
+    if (this.#isBeginning || this.#waiting.length === 0 || !isRoom) return
     this.#isBeginning = true
     setImmediate(() => {
       this.#isBeginning = false
       void this.#begin(this.#waiting.splice(0, LARGEST_GROUP))
-      this.#beginSoon()
     })
   }
 
   async #begin(group: Waiting<Change, Result>[]): Promise<void> {
     this.#underWay += 1
+    let isStuck = 0
+    const timer = setTimeout(() => {
+      isStuck = 1
+      this.#stuck += 1
+      this.#beginSoon()
+    }, STUCK_MS)
     const made = await this.#commit(group.map(({ change }) => change)).catch(() => [])
+    clearTimeout(timer)
+    this.#stuck -= isStuck
     this.#underWay -= 1
     this.#beginSoon()
     for (const [n, { end }] of group.entries()) end(made[n])
