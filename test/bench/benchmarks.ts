@@ -148,6 +148,13 @@ export const benchmarks: Record<string, Benchmark> = {
     about: 'two million events in one go while the purge works: memory, files, bytes and CPU a minute',
     smallest: '--events 500 --window 1',
   },
+  cores: {
+    file: 'cores.ts',
+    isAlone: true,
+    isOnServer: true,
+    about: 'deliveries a second of 1 to 64 processes and 1 to 32 cores of the database, by a model fitted here',
+    smallest: '--deliveries 200 --rounds 1',
+  },
   bytes: {
     file: 'bytes.ts',
     about: 'bytes of a delivery in tables and indexes, before the retention purge and after it',
