@@ -101,7 +101,7 @@ const rowsOf = (prepared: Prepared, found: unknown[][]): Record<string, unknown>
 
 const isBusy = (error: unknown): boolean => (error as { errcode?: number }).errcode === SQLITE_BUSY
 
-/** A statement and the names of its columns: none if it returns no rows. To ask for them takes longer than to run it. */
+/** A statement and its columns: none if it returns no rows. To ask for their names takes longer than to run it. */
 type Prepared = { statement: StatementSync; columns: string[] }
 
 // Kept by connection, not in the client, because knex derives a new client for each transaction.
