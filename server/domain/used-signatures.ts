@@ -100,6 +100,9 @@ export const useSignatureOnce = async (sql: Sql, mark: Mark, giveUpAt: number): 
   }, giveUpAt)
 }
 
+/** Runs `work` in a transaction that commits in this time, by default a request's, or never. */
+export type TransactWithin = <T>(work: (trx: Transaction) => Promise<T>, forMs?: number) => Promise<T>
+
 /** The longest that a finished request waits for its signature to be marked. */
 const LATE_MS = 500
 
@@ -134,7 +137,7 @@ export class CarryingSignature {
    * @param enter makes the change together with others and marks it; undefined if it has to be made alone
    */
   async carry<T>(
-    transact: <R>(work: (trx: Transaction) => Promise<R>) => Promise<R>,
+    transact: TransactWithin,
     work: (trx: Transaction) => Promise<T>,
     entry?: Entry,
     enter?: (mark: Mark) => Promise<Made<T> | undefined>,
@@ -142,21 +145,22 @@ export class CarryingSignature {
     if (this.#isReplayed) throw replayed()
     if (this.#isMarked) return transact(work)
     this.#isTried = true
+    const startedAt = performance.now()
     const made = await enter?.(this.mark)
+    const leftMs = REQUEST_MS - (performance.now() - startedAt)
     const isMade = made && !made.doubt
-    const { result, refusal }: Ended<T> = isMade ? made : await this.#markAnd(transact, work, entry, made)
+    const { result, refusal }: Ended<T> = isMade ? made : await this.#markAnd(transact, work, { entry, made, leftMs })
     this.#isMarked = true
     if (refusal) throw refusal
     return result as T
   }
 
   async #markAnd<T>(
-    transact: <R>(work: (trx: Transaction) => Promise<R>) => Promise<R>,
+    transact: TransactWithin,
     work: (trx: Transaction) => Promise<T>,
-    entry: Entry | undefined,
-    made: Made<T> | undefined,
+    { entry, made, leftMs }: { entry: Entry | undefined; made: Made<T> | undefined; leftMs: number },
   ): Promise<Ended<T>> {
-    const giveUpAt = performance.now() + REQUEST_MS
+    const giveUpAt = performance.now() + leftMs
     /** After a commit in doubt: the mark says whether it succeeded. */
     const doubt: { latest?: Ended<T>; error?: CommitInDoubt | undefined } = made
       ? { latest: made, error: made.doubt }
@@ -174,7 +178,7 @@ export class CarryingSignature {
           if (doubt.error && (await isMarkedBy(trx, this.mark))) return doubt.latest!
           this.#isReplayed = true
           throw replayed()
-        })
+        }, leftMs)
       } catch (error) {
         if (error instanceof CommitInDoubt) doubt.error = error
         else if (!doubt.error || this.#isReplayed) throw error

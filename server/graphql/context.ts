@@ -1,5 +1,5 @@
 import type { Database } from '../database/connect.ts'
-import { CommitInDoubt, transactInTime, unavailable } from '../database/patience.ts'
+import { CommitInDoubt, REQUEST_MS, transactInTime, unavailable } from '../database/patience.ts'
 import type { Transaction } from '../database/transaction.ts'
 import type { AttemptTools } from '../delivery/attempt.ts'
 import type { DeliveryLoop } from '../delivery/loop.ts'
@@ -12,7 +12,7 @@ import type { Made } from '../domain/group-commit.ts'
 import type { Claim } from '../domain/idempotency.ts'
 import type { AccessToken } from '../domain/permissions.ts'
 import type { Entering, Submissions } from '../domain/submissions.ts'
-import type { CarryingSignature, Mark } from '../domain/used-signatures.ts'
+import type { CarryingSignature, Mark, TransactWithin } from '../domain/used-signatures.ts'
 import { listedTo, partsOf, visibleTo } from '../domain/visibility.ts'
 import type { Sealer } from '../keys/seal.ts'
 import type { Live } from '../live/live.ts'
@@ -272,7 +272,7 @@ class Changes {
   ): Promise<T> {
     const { database, tools, loop } = this.#service
     const { now } = tools.clock
-    const transact = <T>(work: (trx: Transaction) => Promise<T>): Promise<T> => transactInTime(database, work)
+    const transact: TransactWithin = (work, forMs = REQUEST_MS) => transactInTime(database, work, { forMs })
     const locked = async (trx: Transaction): Promise<T> => {
       const { token, row } = await lockAccessToken(trx, this.#token, now, beside)
       return work({ trx, token, now, afterCommit: loop.afterCommit(trx) }, row)

@@ -2,13 +2,20 @@ import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { rows } from '../../server/database/connect.ts'
+import { unavailable } from '../../server/database/patience.ts'
 import { accessTokenOf, createAccessToken, lockAccessToken } from '../../server/domain/access-tokens.ts'
 import { CONDITIONS } from '../../server/domain/matching.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import type { Submission } from '../../server/domain/project-reports.ts'
 import type { ProjectReportRow } from '../../server/domain/resources.ts'
 import { createSubmissions, type Submissions, submitAlone } from '../../server/domain/submissions.ts'
-import { newMark, useSignature, useSignatures } from '../../server/domain/used-signatures.ts'
+import {
+  CarryingSignature,
+  newMark,
+  type TransactWithin,
+  useSignature,
+  useSignatures,
+} from '../../server/domain/used-signatures.ts'
 import { createSealer } from '../../server/keys/seal.ts'
 import type { TidingsError } from '../../shared/errors.ts'
 import type { Permission } from '../../shared/vocabulary.ts'
@@ -159,6 +166,28 @@ describeEachEngine('a submitted report', engine => {
     }
     return byId
   }
+
+  it('has in a transaction of its own what is left of ten seconds after a group that did not make it', async test => {
+    let now = 0
+    test.mock.method(performance, 'now', () => now)
+    const times: unknown[] = []
+    const transact: TransactWithin = async (_work, forMs) => {
+      times.push(forMs)
+      throw unavailable()
+    }
+    const signature = new CarryingSignature(newMark(randomUUID(), NOW, false))
+    const afterGroup = signature.carry(
+      transact,
+      async () => {},
+      undefined,
+      async () => {
+        now += 2_000
+        return undefined
+      },
+    )
+    await assert.rejects(afterGroup, { code: 'UNAVAILABLE' })
+    assert.deepEqual(times, [8_000])
+  })
 
   it('is marked, among others of a transaction, in the order of their ids, which leaves pages full', async () => {
     const marks = Array.from({ length: AT_ONCE }, () => newMark(randomUUID(), NOW, false))
