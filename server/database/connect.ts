@@ -95,7 +95,12 @@ const database = (knex: Knex, dialect: Dialect): Database => {
         randomize: true,
         shouldRetry: ({ error }) => faultOf(error) === 'contention',
       }),
-    close: () => knex.destroy(),
+    async close() {
+      const { pool } = knex.client
+      await knex.destroy()
+      // A connection that was given out meanwhile has begun the pool's timer again: an empty pool ends it.
+      pool?.check()
+    },
   }
 }
 

@@ -48,8 +48,8 @@ export type DatabaseProxy = {
   hold(pattern: Pattern, options?: { times?: number; answer?: boolean }): Hold
   /** Answers packets with a statement that matches with an error, and does not pass them on, until it is ended. */
   fail(pattern: Pattern, failure: Failure | (() => Failure)): { failed: () => number; end: () => void }
-  /** Calls back with each statement as it comes. Returns how to end that. */
-  watch(onStatement: (text: string) => void): () => void
+  /** Calls back with each statement as it comes, and whether its packet begins with it. Returns how to end that. */
+  watch(onStatement: Watcher): () => void
   close(): void
 }
 
@@ -58,6 +58,7 @@ const COM_STMT_PREPARE = 0x16
 const COM_STMT_EXECUTE = 0x17
 const HEADER_BYTES = 4
 
+type Watcher = (text: string, isFirst: boolean) => void
 type Gate = { isOpen: boolean; onReached?: (() => void) | undefined }
 
 /** One direction of a connection: chunks in order, each after its delay, none past a closed gate. */
@@ -132,7 +133,7 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
   const links = new Set<Link>()
   const holds = new Set<Holding>()
   const failures = new Set<Failing>()
-  const watchers = new Set<(text: string) => void>()
+  const watchers = new Set<Watcher>()
   let isHoled = false
   let isRefusing = false
   let delayMs = 0
@@ -180,7 +181,7 @@ export const startProxy = async (databaseUrl: string): Promise<DatabaseProxy> =>
         link.toServer.push(packet, delayMs)
         return
       }
-      for (const one of statementsIn(text)) for (const watcher of watchers) watcher(one)
+      for (const [n, one] of statementsIn(text).entries()) for (const watcher of watchers) watcher(one, n === 0)
       const failing = [...failures].find(it => matches(it.pattern, text))
       if (failing) {
         failing.count += 1

@@ -52,14 +52,16 @@ test('a new database can be read by its owner alone, its log too', async () => {
 
 test('a backup is made while a server writes, is whole, and is its owner’s alone', async () => {
   const database = await connect(`sqlite:${path}`)
+  const write = async (n: number): Promise<void> => {
+    await otherWork()
+    await database
+      .knex('users')
+      .insert({ id: String(n).padStart(36, '0'), name: 'x'.repeat(200), created_at: n, updated_at: n })
+  }
+  await write(0)
   let isWriting = true
   const writing = (async () => {
-    for (let n = 0; isWriting; n += 1) {
-      await otherWork()
-      await database
-        .knex('users')
-        .insert({ id: String(n).padStart(36, '0'), name: 'x'.repeat(200), created_at: n, updated_at: n })
-    }
+    for (let n = 1; isWriting; n += 1) await write(n)
   })()
   const { code, data } = await server('backup', backup)
   isWriting = false

@@ -72,6 +72,15 @@ describeEachEngine('a database', engine => {
     })
   }
 
+  it('keeps no process running once it is closed, though a connection was just given out', async () => {
+    const closing = await connect(fresh.url)
+    const { pool } = closing.knex.client
+    const asked = rows(closing.knex, 'SELECT 1 AS n')
+    await closing.close()
+    await asked.catch(() => {})
+    assert.equal(pool.interval, null)
+  })
+
   it('executes the statements of one trip in their order, and keeps all of them or none', async t => {
     const packing = await connect(fresh.url, { poolSize: 1, isPacking: true })
     t.after(() => packing.close())
