@@ -31,6 +31,7 @@ const ring = (): void => {
 /** Sets the timer for the next beat that has work. It keeps the process running only while someone waits for it. */
 const set = (): void => {
   const next = Math.min(...[...beats].map(({ dueAt }) => dueAt))
+  // One that is long overdue was lost, such as with the clock of a test.
   if (next !== ringsAt || performance.now() > ringsAt + BEAT_MS) {
     clearTimeout(timer)
     ringsAt = next
