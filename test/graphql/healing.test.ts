@@ -75,7 +75,8 @@ describeEachEngine('a webhook that heals itself, as the API tells of it', engine
     const quarter = `${2100 + Math.floor(quarters / 4)}-${1 + (quarters++ % 4)}`
     await done(SUBMIT, { projectId: of.projectId, quarter, submitterId: of.userId })
     const { knex } = server.database
-    const { id } = await knex('events').where({ project_id: of.projectId }).orderBy('created_at', 'desc').first()
+    const ofIt = { project_id: of.projectId, type: 'project_report_quarterly_submitted' }
+    const { id } = await knex('events').where(ofIt).orderBy('created_at', 'desc').first()
     return id
   }
   /** Lets everything that is pending be sent, and retried. */
