@@ -66,9 +66,18 @@ export type Keyring = {
 export const openKeyring = async (database: Database, sealer: Sealer, clock: Clock): Promise<Keyring> => {
   let all = await load(database.knex, sealer)
   let keys = all.filter(hasTurn)
-  const take = (found: LoadedKey[]): void => {
+  let begun = 0
+  let taken = 0
+  /** Loads the keys, and takes them unless a look that began later has been answered sooner. */
+  const look = async (): Promise<LoadedKey[]> => {
+    begun += 1
+    const own = begun
+    const found = await load(database.knex, sealer)
+    if (own < taken) return found
+    taken = own
     all = found
     keys = found.filter(hasTurn)
+    return found
   }
   const fault = () => faultOf(keys)
   if (fault()) {
@@ -78,9 +87,9 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
   }
   if (keys.length === 0) {
     await insertKey(database.knex, sealer, { generation: 1, createdAt: clock.now(), activeFrom: clock.now() })
-    take(await load(database.knex, sealer))
+    await look()
   }
-  const refresh = async (): Promise<void> => take(await load(database.knex, sealer))
+  const refresh = async (): Promise<void> => void (await look())
   let hasHeard = false
   const stop = eachBeat(BEAT_MS, () => {
     // If the database does not answer, the keys stay as they are; those of a rotation are published 10 minutes ahead.
@@ -116,8 +125,7 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
       if (newest.activeFrom > now && newest.revokedAt === null) return newest
       const generation = newest.generation + 1
       await insertKey(sql, sealer, { generation, createdAt: now, activeFrom: now + PUBLISH_AHEAD_MS })
-      const made = await load(sql, sealer)
-      if (sql === database.knex) take(made)
+      const made = sql === database.knex ? await look() : await load(sql, sealer)
       return made.find(key => key.generation === generation)!
     },
     heard({ newest_key: newest, revoked_keys: revoked }) {
