@@ -104,7 +104,7 @@ const isBusy = (error: unknown): boolean => (error as { errcode?: number }).errc
 /** A statement and its columns: none if it returns no rows. To ask for their names takes longer than to run it. */
 type Prepared = { statement: StatementSync; columns: string[] }
 
-// Kept by connection, not in the client, because knex derives a new client for each transaction.
+// Kept by connection, not in the client: a transaction of knex itself, as of migrations, has a client of its own.
 const kept = new WeakMap<DatabaseSync, Map<string, Prepared>>()
 
 const prepare = (connection: DatabaseSync, sql: string): Prepared => {

@@ -1,4 +1,5 @@
 import type { Knex } from 'knex'
+import { dialectOf } from './dialect.ts'
 
 /** What statements need of knex's pool and dialect, which knex leaves untyped. */
 type Client = {
@@ -41,7 +42,7 @@ export const transact = async <T>(knex: Knex, work: (trx: Transaction) => Promis
       result = await work(trx)
     } catch (error) {
       end()
-      await rollBack(client, connection)
+      await rollBack(knex, connection)
       throw error
     }
     end()
@@ -88,11 +89,13 @@ const begun = (knex: Knex, connection: Connection, executionPromise: Promise<voi
   }
 }
 
-const rollBack = async (client: Client, connection: Connection): Promise<void> => {
+const rollBack = async (knex: Knex, connection: Connection): Promise<void> => {
+  const client: Client = knex.client
   const ended = Promise.withResolvers<void>()
-  // Its transaction may not have ended, so the connection is not used again.
   const dispose = (error: unknown): void => {
-    connection.__knex__disposed = error
+    // The transaction may not have ended, so the connection is not used again. An embedded engine has rolled back by
+    // itself, as on a full disk, where its file could not be opened again.
+    if (!dialectOf(knex).isEmbedded) connection.__knex__disposed = error
     ended.resolve()
   }
   const timer = setTimeout(dispose, ROLLBACK_MS, new Error('The rollback did not end'))

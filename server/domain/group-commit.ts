@@ -56,15 +56,15 @@ export class GroupCommit<Change, Result> {
 
   async #begin(group: Waiting<Change, Result>[]): Promise<void> {
     this.#underWay += 1
-    let isStuck = 0
+    let isStuck = false
     const timer = setTimeout(() => {
-      isStuck = 1
+      isStuck = true
       this.#stuck += 1
       this.#beginSoon()
     }, STUCK_MS)
     const made = await this.#commit(group.map(({ change }) => change)).catch(() => [])
     clearTimeout(timer)
-    this.#stuck -= isStuck
+    if (isStuck) this.#stuck -= 1
     this.#underWay -= 1
     this.#beginSoon()
     for (const [n, { end }] of group.entries()) end(made[n])

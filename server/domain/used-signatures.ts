@@ -134,19 +134,19 @@ export class CarryingSignature {
    * the mark exists.
    *
    * @param entry the audit log entry to write with the mark, unless the change is refused
-   * @param enter makes the change together with others and marks it; undefined if it has to be made alone
+   * @param makeTogether makes the change together with others and marks it; undefined if it has to be made alone
    */
   async carry<T>(
     transact: TransactWithin,
     work: (trx: Transaction) => Promise<T>,
     entry?: Entry,
-    enter?: (mark: Mark) => Promise<Made<T> | undefined>,
+    makeTogether?: (mark: Mark) => Promise<Made<T> | undefined>,
   ): Promise<T> {
     if (this.#isReplayed) throw replayed()
     if (this.#isMarked) return transact(work)
     this.#isTried = true
     const startedAt = performance.now()
-    const made = await enter?.(this.mark)
+    const made = await makeTogether?.(this.mark)
     const leftMs = REQUEST_MS - (performance.now() - startedAt)
     const isMade = made && !made.doubt
     const { result, refusal }: Ended<T> = isMade ? made : await this.#markAnd(transact, work, { entry, made, leftMs })

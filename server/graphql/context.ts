@@ -238,7 +238,7 @@ class Changes {
       isSent = change.afterCommit?.seesToAll === true
       return result
     }
-    const enter = async (mark: Mark): Promise<Made<T> | undefined> => {
+    const makeTogether = async (mark: Mark): Promise<Made<T> | undefined> => {
       const made = await together!({ token: this.#token, mark, entry: entry!, trace: currentTrace() })
       isSent = made !== undefined
       return made
@@ -246,7 +246,7 @@ class Changes {
     const groups = together !== undefined && isMarking && entry !== undefined
     const result = await (this.#claim
       ? this.#changeNoting(this.#claim, watched, beside)
-      : this.hold(watched, beside, isMarking ? entry : undefined, groups ? enter : undefined))
+      : this.hold(watched, beside, isMarking ? entry : undefined, groups ? makeTogether : undefined))
     if (result !== undefined) {
       context.entry = undefined
       this.#isMarkBlank = false
@@ -268,7 +268,7 @@ class Changes {
     work: Work<T, Row>,
     beside?: Beside<Row>,
     entry?: Entry,
-    enter?: (mark: Mark) => Promise<Made<T> | undefined>,
+    makeTogether?: (mark: Mark) => Promise<Made<T> | undefined>,
   ): Promise<T> {
     const { database, tools, loop } = this.#service
     const { now } = tools.clock
@@ -277,7 +277,7 @@ class Changes {
       const { token, row } = await lockAccessToken(trx, this.#token, now, beside)
       return work({ trx, token, now, afterCommit: loop.afterCommit(trx) }, row)
     }
-    return this.#carrying ? this.#carrying.carry(transact, locked, entry, enter) : transact(locked)
+    return this.#carrying ? this.#carrying.carry(transact, locked, entry, makeTogether) : transact(locked)
   }
 
   /** As `hold`, with the result recorded under the key, so that no commit stays in doubt. */

@@ -1,5 +1,5 @@
 import { closeSync, fdatasyncSync, mkdtempSync, openSync, rmSync, writeSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
@@ -30,6 +30,8 @@ const { values: options } = parseArgs({
 const DELIVERIES = Number(options.deliveries)
 const ROUNDS = Number(options.rounds)
 const ENDPOINTS = 100
+/** Server, database and endpoints share them. */
+const CORES = availableParallelism()
 const UNTIL_DUE_MS = 2_000
 const MEASURED = [1, 2]
 const MODELLED = [1, 2, 4, 8, 16, 32, 64]
@@ -94,7 +96,7 @@ const medians = (rounds: Round[]): Round =>
 /** The number of activities of a process with which the model of this machine does what one process did. */
 const fit = (demands: Round): number => {
   const off = (activities: number) =>
-    Math.abs(throughput(demands, { processes: 1, activities, sharedCores: 2 }).perSecond - demands.perSecond)
+    Math.abs(throughput(demands, { processes: 1, activities, sharedCores: CORES }).perSecond - demands.perSecond)
   const candidates = Array.from({ length: 80 }, (_, n) => 1 + n / 10)
   return candidates.reduce((best, each) => (off(each) < off(best) ? each : best))
 }
@@ -118,7 +120,7 @@ for (const engine of engines) {
     console.log(`\n${engine}: a sync of the log takes ${show(logMs)} ms; a process has ${show(activities)} activities`)
     const measured = MEASURED.map(processes => {
       const is = medians(rounds.get(processes)!)
-      const says = throughput(one, { processes, activities, sharedCores: 2 })
+      const says = throughput(one, { processes, activities, sharedCores: CORES })
       const parts = [is.server, is.database, is.receivers, is.log].map(show)
       return [show(processes), ...parts, show(is.syncs), show(is.perSecond), show(says.perSecond)]
     })

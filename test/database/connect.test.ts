@@ -72,10 +72,50 @@ describeEachEngine('a database', engine => {
     })
   }
 
+  if (engine === 'sqlite') {
+    it('reads the columns that another process has added or dropped since it asked the same', async () => {
+      const other = await connect(fresh.url)
+      const ask = () => rows<object>(database.knex, 'SELECT * FROM widths')
+      try {
+        await other.knex.raw('CREATE TABLE widths (a, b)')
+        await other.knex.raw('INSERT INTO widths VALUES (1, 2)')
+        assert.deepEqual(await ask(), [{ a: 1, b: 2 }])
+        await other.knex.raw('ALTER TABLE widths ADD COLUMN c DEFAULT 3')
+        assert.deepEqual(await ask(), [{ a: 1, b: 2, c: 3 }])
+        await other.knex.raw('ALTER TABLE widths DROP COLUMN a')
+        assert.deepEqual(await ask(), [{ b: 2, c: 3 }])
+      } finally {
+        await other.knex.raw('DROP TABLE widths')
+        await other.close()
+      }
+    })
+
+    it('keeps its connection where the engine has rolled a transaction back by itself, as on a full disk', async () => {
+      const { client } = database.knex
+      const connected = await client.acquireConnection()
+      client.releaseConnection(connected)
+      const failing = database.transaction(async trx => {
+        await trx.raw('ROLLBACK')
+        throw new Error('the disk is full')
+      })
+      await assert.rejects(failing, /the disk is full/)
+      const again = await client.acquireConnection()
+      client.releaseConnection(again)
+      assert.equal(again, connected)
+    })
+  }
+
+  it('takes no statement into a transaction that is over', async () => {
+    const { promise: kept, resolve: keep } = Promise.withResolvers<Transaction>()
+    await database.transaction(async trx => keep(trx))
+    await assert.rejects(rows(await kept, 'SELECT 1 AS n'), /The transaction is over/)
+  })
+
   it('keeps no process running once it is closed, though a connection was just given out', async () => {
     const closing = await connect(fresh.url)
     const { pool } = closing.knex.client
-    const asked = rows(closing.knex, 'SELECT 1 AS n')
+    await rows(closing.knex, 'SELECT 1 AS n')
+    const asked = rows(closing.knex, 'SELECT 2 AS n')
     await closing.close()
     await asked.catch(() => {})
     assert.equal(pool.interval, null)
