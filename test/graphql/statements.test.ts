@@ -40,8 +40,8 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
     const statementsOf = async (mutate: () => Promise<GraphqlAnswer>) => {
       const packets: string[][] = []
       const end = two.proxy.watch((text, isFirst) => {
-        // What a process says of itself now and then, and its look for signing keys.
-        if (/\b(processes|signing_keys)\b/.test(text)) return
+        // What a process says of itself now and then, its look for signing keys, and what a new connection begins with.
+        if (/\b(processes|signing_keys)\b|^SET SESSION (innodb_|TRANSACTION |sql_mode)/.test(text)) return
         if (isFirst) packets.push([text])
         else packets.at(-1)!.push(text)
       })
