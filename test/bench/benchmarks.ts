@@ -172,4 +172,10 @@ export const benchmarks: Record<string, Benchmark> = {
     about: 'a hundred thousand random requests, which show nobody what is hidden',
     smallest: '--count 100 --engine sqlite',
   },
+  'two-worlds': {
+    file: 'two-worlds.ts',
+    isAlone: true,
+    about: 'a hundred thousand random queries, answered alike whether or not there is what is hidden',
+    smallest: '--count 20',
+  },
 }

@@ -168,7 +168,8 @@ describeEachEngine('counts of hours that are over', engine => {
     await knex.raw(dialect.isEmbedded ? 'ANALYZE' : `ANALYZE TABLE ${tables.join(', ')}`)
     type Statement = { sql: string; bindings: (string | number)[] }
     const statements: Statement[] = []
-    const listen = (statement: Statement) => void statements.push(statement)
+    // The fixture's keyring looks for signing keys meanwhile.
+    const listen = (statement: Statement) => void (/deliver/.test(statement.sql) && statements.push(statement))
     knex.on('query', listen)
     const statuses = { status: { $in: [...deliveryStatuses] } }
     try {

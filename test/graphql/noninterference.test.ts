@@ -1,8 +1,6 @@
 import assert from 'node:assert/strict'
-import { randomBytes } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import {
-  type ArgumentNode,
   type GraphQLField,
   type GraphQLObjectType,
   getNamedType,
@@ -11,40 +9,23 @@ import {
   isLeafType,
   isListType,
   isObjectType,
-  parse,
-  print,
-  visit,
 } from 'graphql'
 import { attempts, resources } from '../../server/domain/resources.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
-import { createSealer } from '../../server/keys/seal.ts'
 import { MangoError } from '../../server/mango/error.ts'
 import { findByParents } from '../../server/mango/find.ts'
 import type { Resource } from '../../server/mango/resource.ts'
-import { randomQuery } from '../bench/fuzz.ts'
-import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
-import { eventually } from '../support/eventually.ts'
-import { type GraphqlAnswer, startTestServer, type TestServer } from '../support/server.ts'
 import { atFullSize, everyNth } from '../support/size.ts'
-import {
-  createTokens,
-  fill,
-  idOf,
-  type Kind,
-  type KindName,
-  kinds,
-  markOf,
-  organisationNames,
-  type Tokens,
-} from './noninterference.ts'
+import { idOf, type Kind, type KindName, kinds, markOf } from './noninterference.ts'
+import { type Asked, compared, readsAs, startWorlds } from './two-worlds.ts'
 
 // Noninterference: data that a token does not see changes none of its answers. Everything is derived from the schema:
 // an added field, query or mutation is covered too, or the test says that it does not know how.
 
-/** More of them: `TIDINGS_TEST_QUERIES=26000 node --test test/graphql/noninterference.test.ts`. */
-const RANDOM_QUERIES = Number(process.env.TIDINGS_TEST_QUERIES ?? atFullSize(400, 20))
-const SEED = Number(process.env.TIDINGS_TEST_SEED ?? 20261123)
+/** More of them: `npm run bench -- two-worlds`. */
+const RANDOM_QUERIES = atFullSize(400, 20)
+const SEED = 20261123
 
 const schema = createSchema()
 type Field = GraphQLField<unknown, unknown>
@@ -79,48 +60,6 @@ const everythingOf = (type: GraphQLObjectType, levels: number, isOf: (field: Fie
       return `${field.name}${query} { ${everythingOf(inner, levels - 1, isOf)} }`
     })
     .join(' ')
-
-/** Each list of two answers that differs, by the first place where it does. */
-const differences = (a: string, b: string): string => {
-  const partsOf = (text: string) => {
-    const { data, ...others } = JSON.parse(text) as { data?: Record<string, unknown> | null }
-    return new Map(
-      Object.entries({ ...data, ...others }).map(([name, value]) => [name, JSON.stringify(value, null, 1)]),
-    )
-  }
-  const [left, right] = [partsOf(a), partsOf(b)]
-  const names = [...new Set([...left.keys(), ...right.keys()])].filter(name => left.get(name) !== right.get(name))
-  const told = names.map(name => {
-    const [ours, theirs] = [left, right].map(parts => parts.get(name)?.split('\n') ?? [])
-    const at = ours!.findIndex((line, index) => line !== theirs![index])
-    return `in ${name} ${ours![at]?.trim()} is ${theirs![at]?.trim()} where nothing is hidden`
-  })
-  return told.join('\n')
-}
-
-/** The arguments of lists that may be refused. */
-const ASKING = ['query', 'selector']
-
-/**
- * A document once for each list that is asked for with a query, with that query alone. Of several faulty ones in a
- * document, any may be the one that is told.
- */
-const eachAlone = ({ document, variables }: Asked): Asked[] => {
-  const asking: ArgumentNode[] = []
-  const whole = parse(document)
-  visit(whole, { Argument: node => void (ASKING.includes(node.name.value) && asking.push(node)) })
-  return asking.map(kept => {
-    const left = visit(whole, {
-      Argument: node => (ASKING.includes(node.name.value) && node !== kept ? null : undefined),
-    })
-    const used = new Set<string>()
-    visit(left, { Argument: node => void visit(node, { Variable: ({ name }) => void used.add(name.value) }) })
-    const declared = visit(left, {
-      VariableDefinition: node => (used.has(node.variable.name.value) ? undefined : null),
-    })
-    return { document: print(declared), variables }
-  })
-}
 
 type Condition = object
 /**
@@ -229,12 +168,6 @@ const shareOf = <T>(all: readonly T[], engine: string, n: number, of: number): r
   )
 }
 
-type Asked = { document: string; variables: Record<string, unknown> }
-
-// The data sets that are compared with the whole one, and the tokens that they are left for.
-const compared: KindName[] = ['sees one', 'sees one, admin', 'sees two', 'sees two others', 'sees none']
-const readsAs: Partial<Record<KindName, KindName>> = { 'sees one, reads only': 'sees one' }
-
 describeEachEngine('what a token does not see', engine => {
   /** As many fields as a document may have. A TiDB of one process takes too long for so many. */
   const atOnce = engine.startsWith('tidb') ? 8 : 40
@@ -249,44 +182,23 @@ describeEachEngine('what a token does not see', engine => {
       variables: Object.fromEntries(part.map(({ query }, n) => [`q${n}`, query])),
     }))
 
-  let whole: TestServer
-  let tokens: Tokens
-  const left = new Map<KindName, TestServer>()
-  const written = new Map<KindName, Awaited<ReturnType<typeof fill>>>()
-  const clock = testClock()
+  let worlds: Awaited<ReturnType<typeof startWorlds>>
   let rootQueries: Probe[]
   let nestedQueries: Probe[]
 
   before(async () => {
-    const env = {
-      TIDINGS_ROLES: 'api',
-      TIDINGS_RATE_LIMIT: '0',
-      TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
-      // A delivery's evidence names it.
-      TIDINGS_ISSUER_URL: 'https://tidings.example.com',
-    }
-    whole = await startTestServer(engine, { env, clock })
-    const made = await createTokens(whole.database, createSealer(whole.config.masterKeys), clock.now())
-    tokens = made.tokens
-    await fill(whole.database, made, clock.now())
-    for (const kind of compared) {
-      const server = await startTestServer(engine, { env, clock })
-      left.set(kind, server)
-      written.set(kind, await fill(server.database, made, clock.now(), kind))
-    }
+    worlds = await startWorlds(engine)
     rootQueries = await answered(rootProbes)
     nestedQueries = await answered(nestedProbes)
   })
-  after(async () => {
-    for (const server of [whole, ...left.values()]) await server.stop()
-  })
+  after(() => worlds.stop())
 
   /**
    * Those that are answered. One that names what cannot be selected
    * on is refused whatever there is, and the document with it.
    */
   const answered = async (probes: Probe[]): Promise<Probe[]> => {
-    const { knex } = whole.database
+    const { knex } = worlds.whole.database
     const found: Probe[] = []
     for (const probe of probes) {
       try {
@@ -300,44 +212,8 @@ describeEachEngine('what a token does not see', engine => {
     return found
   }
 
-  /** On a machine that has much else to do a query may not be answered in time. */
-  const isLate = ({ errors }: GraphqlAnswer) =>
-    errors?.some(({ extensions }) => extensions.code === 'UNAVAILABLE' || extensions.budget === 'timeMs')
-
-  const textOf = async (server: TestServer, kind: KindName, { document, variables }: Asked): Promise<string> => {
-    const send = () => server.graphql(document, variables, tokens[kind])
-    const { status, data, errors } = await eventually('an answer', send, answer => !isLate(answer))
-    return (
-      JSON.stringify({ status, data, errors }, null, 1)
-        .replaceAll(/"requestId": "[^"]*"/g, '"requestId": ""')
-        .replaceAll(/"durationMs": \d+/g, '"durationMs": 0')
-        // Each server has its own keys: of a delivery's evidence, their number is compared, and what is signed.
-        .replaceAll(/"signature": "[\w-]+\.\.[\w-]+"/g, '"signature": ""')
-        .replaceAll(/"keys": \[([^\]]*)\]/g, (_, keys: string) => `"keys": ${keys.split('"kty"').length - 1}`)
-    )
-  }
-
-  /** Asks in the whole data set and in what is left of it for the token, and returns the one answer. */
-  const alike = async (kind: KindName, asked: Asked): Promise<string> => {
-    const [inWhole, inLeft] = await Promise.all([
-      textOf(whole, kind, asked),
-      textOf(left.get(readsAs[kind] ?? kind)!, kind, asked),
-    ])
-    if (inWhole !== inLeft) {
-      const { document, variables } = asked
-      assert.fail(`${kind} can tell: ${differences(inWhole, inLeft)}\n${document} ${JSON.stringify(variables)}`)
-    }
-    assert.doesNotMatch(inWhole, /INTERNAL_SERVER_ERROR/)
-    const { sees = organisationNames }: Kind = kinds[kind]
-    for (const name of organisationNames) {
-      if (sees.includes(name)) continue
-      assert.ok(!inWhole.includes(markOf(name)), `${kind} is shown ${name}: ${inWhole}`)
-    }
-    return inWhole
-  }
-
   const ask = async (kind: KindName, asked: Asked): Promise<string> => {
-    const text = await alike(kind, asked)
+    const text = await worlds.alike(kind, asked)
     assert.doesNotMatch(text, /QUERY_TOO_COMPLEX/)
     return text
   }
@@ -361,7 +237,7 @@ describeEachEngine('what a token does not see', engine => {
         const document = `{ ${field.name} { ${everythingOf(objectOf(field)!, 3)} } }`
         const { data } = JSON.parse(await ask(kind, { document, variables: {} }))
         if (field.name === 'accessTokens') continue
-        const there = (written.get(readsAs[kind] ?? kind)![tableOf(field.name)] ?? []).map(row => row.id)
+        const there = (worlds.writtenFor(kind)[tableOf(field.name)] ?? []).map(row => row.id)
         const listed: { id: string }[] = data[field.name]
         assert.deepEqual(
           listed.map(row => row.id),
@@ -371,7 +247,7 @@ describeEachEngine('what a token does not see', engine => {
       }
       const { viewer } = schema.getQueryType()!.getFields()
       const document = `{ viewer { ${everythingOf(objectOf(viewer!)!, 3)} } }`
-      assert.match(await ask(kind, { document, variables: {} }), new RegExp(tokens[kind].id))
+      assert.match(await ask(kind, { document, variables: {} }), new RegExp(worlds.tokens[kind].id))
     })
 
     it(`is not found under its id by one that ${kind}, and that id says no more than one that never was`, async () => {
@@ -388,7 +264,7 @@ describeEachEngine('what a token does not see', engine => {
         const another = fieldsOf(objectOf(list)!).find(field => field.name !== 'id' && !objectOf(field))!
         const [sorted] = together([{ field, query: { after: id, sort: [another.name] } }])
         const text = await ask(kind, sorted!)
-        const seen = (written.get(readsAs[kind] ?? kind)![tableOf(name)] ?? []).some(row => row.id === id)
+        const seen = (worlds.writtenFor(kind)[tableOf(name)] ?? []).some(row => row.id === id)
         if (!seen) assert.match(text, new RegExp(`no row ${id} is visible`))
       }
     })
@@ -424,13 +300,7 @@ describeEachEngine('what a token does not see', engine => {
   }
 
   it('changes no answer to a random query', async () => {
-    for (let n = 0; n < RANDOM_QUERIES; n++) {
-      const kind = compared[n % compared.length]!
-      const asked = randomQuery(SEED + n, tokens)
-      // What is refused before it is executed has no field that is told.
-      const isRefused = (await textOf(whole, kind, asked)).includes('"path": [')
-      for (const one of isRefused ? eachAlone(asked) : [asked]) await alike(kind, one)
-    }
+    for (let n = 0; n < RANDOM_QUERIES; n++) await worlds.randomlyAlike(SEED + n)
   })
 
   it('is not in an explanation', async () => {
@@ -517,7 +387,7 @@ describeEachEngine('what a token does not see', engine => {
           // Under an id that is not known to the caller these create. Where it is taken they cannot.
           const creates = argument === 'id' && ['upsertWebhook', 'upsertProject', 'upsertUser'].includes(name)
           if (creates) continue
-          const unseen = [...hiddenIds, tokens['sees two others'].id, tokens['sees all'].id]
+          const unseen = [...hiddenIds, worlds.tokens['sees two others'].id, worlds.tokens['sees all'].id]
           for (const id of shareOf(unseen, engine, 0, 1)) {
             const given = { ...base, [argument]: Array.isArray(value) ? [...value, id] : id }
             const text = await ask(kind, call(name, given))
@@ -567,10 +437,12 @@ describeEachEngine('what a token does not see', engine => {
   for (const [way, askEach] of Object.entries(ways)) {
     for (const kind of ['sees one', 'sees one, admin'] as const) {
       const both = (asked: Asked[]): Promise<string[][]> =>
-        Promise.all([whole, left.get(kind)!].map(server => askEach(asked, one => textOf(server, kind, one))))
+        Promise.all(
+          [worlds.whole, worlds.leftFor(kind)].map(server => askEach(asked, one => worlds.textOf(server, kind, one))),
+        )
 
       it(`cannot be named in a report that one that ${kind} submits ${way}, no more than what never was`, async () => {
-        const unseen = [...hiddenIds, tokens['sees two others'].id, tokens['sees all'].id]
+        const unseen = [...hiddenIds, worlds.tokens['sees two others'].id, worlds.tokens['sees all'].id]
         const [inWhole, inLeft] = await both(
           unseen.flatMap(id => [submission({ projectId: id }), submission({ submitterId: id })]),
         )
@@ -589,11 +461,13 @@ describeEachEngine('what a token does not see', engine => {
           variables: { query: { selector, sort: ['event.projectId', 'webhookId'] } },
         }
         const [inWhole, inLeft] = await Promise.all(
-          [whole, left.get(kind)!].map(async server => inOrder(await textOf(server, kind, asked))),
+          [worlds.whole, worlds.leftFor(kind)].map(async server => inOrder(await worlds.textOf(server, kind, asked))),
         )
         assert.equal(inWhole, inLeft)
         assert.match(inWhole!, new RegExp(idOf('webhook named A')))
-        assert.deepEqual(JSON.parse(await textOf(whole, 'sees the third', asked)).data, { deliveries: [] })
+        assert.deepEqual(JSON.parse(await worlds.textOf(worlds.whole, 'sees the third', asked)).data, {
+          deliveries: [],
+        })
       })
     }
   }
@@ -613,10 +487,10 @@ describeEachEngine('what a token does not see', engine => {
       ['upsertProject', hidden.projects!, 'projects'],
     ] as const) {
       const kind = 'sees one, admin'
-      const before = await whole.database.knex(table).where({ id })
-      const text = await textOf(whole, kind, call(name, { ...mutations[name], id }))
+      const before = await worlds.whole.database.knex(table).where({ id })
+      const text = await worlds.textOf(worlds.whole, kind, call(name, { ...mutations[name], id }))
       assert.match(text, /"code": "NOT_FOUND"/)
-      assert.deepEqual(await whole.database.knex(table).where({ id }), before)
+      assert.deepEqual(await worlds.whole.database.knex(table).where({ id }), before)
     }
   })
 
@@ -631,12 +505,12 @@ describeEachEngine('what a token does not see', engine => {
       ['recoverDeliveries', { webhookId: idOf('webhook unnamed all'), since: '2026-01-01T00:00:00Z' }],
       ['recoverDeliveries', { webhookId: idOf('webhook unnamed one'), since: '2026-01-01T00:00:00Z' }],
       ...Object.entries(mutations).filter(([name]) => !/AccessToken|Webhook|redeliver$/.test(name)),
-      ['revokeAccessToken', { id: tokens['sees one'].id }],
+      ['revokeAccessToken', { id: worlds.tokens['sees one'].id }],
     ]
     for (const [name, given] of calls) {
       const asked = call(name, given)
-      const inWhole = inOrder(await textOf(whole, kind, asked))
-      assert.equal(inWhole, inOrder(await textOf(left.get(kind)!, kind, asked)), name)
+      const inWhole = inOrder(await worlds.textOf(worlds.whole, kind, asked))
+      assert.equal(inWhole, inOrder(await worlds.textOf(worlds.leftFor(kind), kind, asked)), name)
       assert.doesNotMatch(inWhole, /INTERNAL_SERVER_ERROR/)
       const isItsOwn =
         !/rotateSigningKey|upsertUser|takeDeliveries/.test(name) &&

@@ -94,8 +94,9 @@ describeEachEngine('what the database is asked for by metrics', engine => {
     const registry = new Registry()
     databaseFacts(registry, { database, clock, retentionDays: 30 })
     let statements = 0
-    const count = () => {
-      statements += 1
+    // The fixture's keyring looks for signing keys meanwhile.
+    const count = ({ sql }: { sql: string }) => {
+      if (!sql.includes('signing_keys')) statements += 1
     }
     database.knex.on('query', count)
     try {
