@@ -227,15 +227,18 @@ class Requests {
     this.#receiverUrl = receiverUrl
   }
 
+  /** Mostly of one field, so that many can be asked. */
   query(): { document: string; variables: Record<string, unknown> } {
-    return { document: this.#document(false), variables: this.#variables }
+    const fields = this.#random.chance(0.02) ? this.#random.below(60) : 1
+    return { document: this.#document(false, fields), variables: this.#variables }
   }
 
   next(): Sent {
     const random = this.#random
     const kind = random.one(Object.keys(kinds) as KindName[])
     const mutation = changing.includes(kind) && random.chance(0.35)
-    let document = this.#document(mutation)
+    const fields = mutation ? 1 + random.below(2) : random.chance(0.1) ? random.below(60) : 1 + random.below(3)
+    let document = this.#document(mutation, fields)
     if (random.chance(0.15)) document = this.#mutated(document)
     const request: Record<string, unknown> = { query: document, variables: this.#variables }
     if (random.chance(0.05)) request.operationName = random.one([null, 'Q', 7, ''])
@@ -275,12 +278,11 @@ class Requests {
     return { kind, method, path: url.pathname + url.search, headers, body }
   }
 
-  #document(mutation: boolean): string {
+  #document(mutation: boolean, count: number): string {
     const random = this.#random
     this.#declared = []
     const root = mutation ? schema.getMutationType()! : schema.getQueryType()!
-    const count = random.chance(0.1) ? random.below(60) : 1 + random.below(3)
-    const fields = Array.from({ length: mutation ? 1 + random.below(2) : count }, (_, n) => {
+    const fields = Array.from({ length: count }, (_, n) => {
       const field = random.one(Object.values(root.getFields()))
       return `f${n}: ${this.#field(field, 1 + random.below(4))}`
     })

@@ -36,8 +36,8 @@ for (const engine of engines) {
       for (const text of await worlds.randomlyAlike(Number(options.seed) + asked++)) {
         compared += 1
         kinds.set(kindOf(text), (kinds.get(kindOf(text)) ?? 0) + 1)
+        if (compared % TOLD_EACH === 0) tell()
       }
-      if (asked % TOLD_EACH === 0) tell()
     }
   }
   try {
