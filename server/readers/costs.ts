@@ -2,7 +2,7 @@
 const UNKNOWN_MS = 25
 /** What is expected to occupy a reader for longer is heavy, or half heavy. */
 const LIGHT_MS = 120
-const HALF_HEAVY_MS = 50
+const HALF_HEAVY_MS = 25
 /** Of a query that took longer, this much is remembered: otherwise one would count against its token for minutes. */
 const MOST_MS = 1_000
 /** What is remembered counts half after so long: of what to expect of a token, and of what it is known for. */

@@ -72,6 +72,7 @@ export class Readers {
   readonly #readers = new Set<Reader>()
   readonly #waiting = new Turns<Job>()
   readonly #costs = new Costs()
+  readonly #costsOfTenants = new Costs()
   readonly #turns = new FairTurns()
   #lastId = 0
   #isStopping = false
@@ -226,7 +227,9 @@ export class Readers {
     if (tookMs !== undefined || (job.isHeavy && !job.waitsToMatch)) {
       const { isHeavy } = job
       const [isNew, isMixed] = [reader.begun <= NEW_UNTIL, this.#isMixed(reader)]
-      this.#costs.noteEnd(job.tokenId, { tookMs, shareMs: reader.costOf(job), isHeavy, isNew, isMixed })
+      const end = { tookMs, shareMs: reader.costOf(job), isHeavy, isNew, isMixed }
+      this.#costs.noteEnd(job.tokenId, end)
+      this.#costsOfTenants.noteEnd(job.tenantId, end)
     }
     this.#leave(reader, job, tookMs ?? reader.costOf(job))
   }
@@ -286,8 +289,14 @@ export class Readers {
     const party = this.#partyOf(job)
     const isSuspect = job.ended > 0
     const isHeavy = job.isHeavy || isSuspect || this.#costs.isHeavy(tokenId)
-    const [isKnown, isHalfHeavy] = [this.#costs.isKnown(tokenId), this.#costs.isHalfHeavy(tokenId)]
+    const [isKnown, isHalfHeavy] = [this.#isKnown(job), this.#costs.isHalfHeavy(tokenId)]
     return { party, isKnown, isHalfHeavy, isHeavy, isMatching, isSuspect }
+  }
+
+  /** Beside other tenants, a token is not light that has asked little itself where others of its tenant ask much. */
+  #isKnown({ tokenId, tenantId }: Job): boolean {
+    const isOfHeavy = this.#tenants.areSeveral && this.#costsOfTenants.isHeavy(tenantId)
+    return this.#costs.isKnown(tokenId) && !isOfHeavy
   }
 
   get #isReplacing(): boolean {
@@ -384,7 +393,7 @@ export class Readers {
 
   #isLong(reader: Reader, job: Job): boolean {
     const occupiedMs = reader.costOf(job)
-    const longMs = this.#costs.isKnown(job.tokenId) ? LONG_MS.known : LONG_MS.unknown
+    const longMs = this.#isKnown(job) ? LONG_MS.known : LONG_MS.unknown
     return occupiedMs > longMs && this.#costs.isHeavy(job.tokenId, occupiedMs)
   }
 

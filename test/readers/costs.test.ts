@@ -24,7 +24,7 @@ it('a token whose queries are short is known to be light, and others first learn
 
 it('a token whose queries are not the shortest is half heavy', () => {
   const isHalfHeavy = (ms: number) => seen(...times(20, ms)).costs.isHalfHeavy('token')
-  assert.deepEqual([isHalfHeavy(45), isHalfHeavy(55)], [false, true])
+  assert.deepEqual([isHalfHeavy(20), isHalfHeavy(30)], [false, true])
 })
 
 it('a long query among many short ones counts, since others mostly meet that one', () => {

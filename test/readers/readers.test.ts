@@ -12,27 +12,35 @@ import { eventually } from '../support/eventually.ts'
 
 /** A reader that answers when it is told to. */
 class Scripted implements Queries {
-  readonly isReady: boolean
+  isReady = false
   /** The ids of what it was asked and has not answered. */
   readonly asked = new Set<number>()
   readonly #heard: Heard
 
   constructor(heard: Heard, isReady = true) {
     this.#heard = heard
-    this.isReady = isReady
-    if (isReady) setImmediate(() => heard.ready())
+    if (isReady) setImmediate(() => this.becomeReady())
+  }
+
+  becomeReady(): void {
+    this.isReady = true
+    this.#heard.ready()
   }
 
   send(message: ToReader): void {
     if (message.kind === 'ask') this.asked.add(message.id)
   }
 
-  answerAll(): void {
+  answerAll(costMs = 1): void {
     for (const id of this.asked) {
       this.asked.delete(id)
       const answer = { kind: 'answer', id, status: 200, headers: {}, codes: new Set(), operation: undefined } as const
-      this.#heard.message({ ...answer, body: Buffer.from('{}'), costMs: 1 })
+      this.#heard.message({ ...answer, body: Buffer.from('{}'), costMs })
     }
+  }
+
+  end(): void {
+    this.#heard.ended({ isKilled: false, wasReady: true, said: Promise.resolve(undefined) })
   }
 
   async receive(): Promise<Uint8Array[]> {
@@ -52,27 +60,36 @@ const requestOf = (token: AccessToken) =>
 const tokenOf = (id: string, seesAllOrganisations: boolean) => ({ id, seesAllOrganisations }) as AccessToken
 const none = { onReplaced() {}, onEnded() {} }
 
-it('a tenant leaves a reader to others while others ask, and has all of them while it asks alone', async () => {
+/** Readers that are ready, of a database server, so that each has several places. */
+const startReaders = async (mayBeReady: () => boolean = () => true) => {
   const given = await migratedDatabase('sqlite')
-  // Statements run in a database server, so that a reader has several places.
   const database: Database = { ...given.database, dialect: { ...given.database.dialect, isEmbedded: false } }
   const started: Scripted[] = []
   const start = (_given: unknown, heard: Heard) => {
-    started.push(new Scripted(heard))
+    started.push(new Scripted(heard, mayBeReady()))
     return started.at(-1)!
   }
   const readers = new Readers('', database, createLog('silent'), none, { pairMs: 0, start })
   const ask = (token: AccessToken) => readers.ask(requestOf(token), terms(10_000))
   /** How many of these each reader is asked at once, if it is asked any; they are answered then. */
-  const placesOf = async (tokens: AccessToken[]) => {
+  const placesOf = async (tokens: AccessToken[], costMs?: number) => {
     const answers = tokens.map(ask)
     const askedOf = () => started.map(({ asked }) => asked.size)
     await eventually('all to be asked', askedOf, counts => counts.reduce((a, b) => a + b, 0) === tokens.length)
     const places = askedOf().filter(count => count > 0)
-    for (const one of started) one.answerAll()
+    for (const one of started) one.answerAll(costMs)
     await Promise.all(answers)
     return places
   }
+  const stop = async () => {
+    readers.stop()
+    await given.drop()
+  }
+  return { started, ask, placesOf, stop }
+}
+
+it('a tenant leaves a reader to others while others ask, and has all of them while it asks alone', async () => {
+  const { placesOf, stop } = await startReaders()
   const both = [tokenOf('first', true), tokenOf('second', true)]
   try {
     // Until they are known, and two readers have begun what is slow in a new one.
@@ -81,8 +98,41 @@ it('a tenant leaves a reader to others while others ask, and has all of them whi
     await placesOf([tokenOf('other', false)])
     assert.deepEqual(await placesOf(both), [2])
   } finally {
-    readers.stop()
-    await given.drop()
+    await stop()
+  }
+})
+
+it('while only one reader is left, a tenant that asks much has no place in it by a token that asks little', async () => {
+  let mayBeReady = true
+  const { started, ask, placesOf, stop } = await startReaders(() => mayBeReady)
+  const [little, much, other] = [tokenOf('little', true), tokenOf('much', true), tokenOf('other', false)]
+  try {
+    for (let n = 0; n < 20; n++) for (const token of [little, other]) await placesOf([token])
+    for (let n = 0; n < 3; n++) await placesOf([much], 1_000)
+    mayBeReady = false
+    started[0]!.end()
+    const answers = [ask(little), ask(other)]
+    const asked = () => started[1]!.asked.size
+    await eventually('one to be asked', asked, count => count > 0)
+    assert.equal(asked(), 1)
+    started[1]!.answerAll()
+    await answers[1]
+    assert.equal(asked(), 0, 'the token that asks little waits for the reader that starts')
+    const third = await eventually(
+      'it to start',
+      () => started[2],
+      reader => reader !== undefined,
+    )
+    third!.becomeReady()
+    await eventually(
+      'it to be asked',
+      () => third!.asked.size,
+      count => count === 1,
+    )
+    third!.answerAll()
+    await answers[0]
+  } finally {
+    await stop()
   }
 })
 
