@@ -5,6 +5,9 @@ import { type Answerable, answerUnavailable, type RequestState } from './request
 
 /** Requests that run at once; the others wait in a line of each API key. */
 const AT_ONCE = 64
+/** A key with fewer under way does not wait for those of others, up to so many in all. */
+const FEW = 2
+const MOST_AT_ONCE = 2 * AT_ONCE
 /** A request that takes longer is itself waiting, such as for an endpoint or a lock, and gives its place to others. */
 const IN_THE_WAY_MS = 250
 /** Unless the process itself is too busy for it. */
@@ -72,6 +75,7 @@ export class Admission {
   readonly #now: () => number
   readonly #isBusy: () => boolean
   #working = 0
+  readonly #workingOf = new Map<string, number>()
   readonly #waiting = new Turns<Waiting>()
   /** Of each API key that has a line: when a request of it last waited for a short time. */
   readonly #shortAt = new Map<string, number>()
@@ -89,7 +93,9 @@ export class Admission {
     // With no line it begins at once, even if it has waited for a process that stood still.
     const { apiKey, arrivedAt } = ctx.state
     const isHopeless =
-      this.#waiting.size > 0 && this.#now() - arrivedAt + this.#waitMs(apiKey) > this.#longestWaitMs(apiKey)
+      this.#waiting.size > 0 &&
+      !this.#mayBegin(apiKey) &&
+      this.#now() - arrivedAt + this.#waitMs(apiKey) > this.#longestWaitMs(apiKey)
     return isHopeless ? refuse(ctx) : next()
   }
 
@@ -105,15 +111,31 @@ export class Admission {
     }
   }
 
+  #mayBegin(apiKey: string): boolean {
+    if (this.#working < AT_ONCE) return this.#waiting.size === 0
+    return this.#mayBeginAmongFew(apiKey) && this.#waiting.of(apiKey).size === 0
+  }
+
+  #mayBeginAmongFew(apiKey: string): boolean {
+    return this.#working < MOST_AT_ONCE && (this.#workingOf.get(apiKey) ?? 0) < FEW
+  }
+
+  #count(apiKey: string, more: 1 | -1): void {
+    this.#working += more
+    const own = (this.#workingOf.get(apiKey) ?? 0) + more
+    if (own === 0) this.#workingOf.delete(apiKey)
+    else this.#workingOf.set(apiKey, own)
+  }
+
   /** Takes a place. Returns the function that gives it back, which may be called twice. */
-  #take(): () => void {
-    this.#working += 1
+  #take(apiKey: string): () => void {
+    this.#count(apiKey, 1)
     let isHeld = true
     const giveBack = (): void => {
       clearTimeout(timer)
       if (!isHeld) return
       isHeld = false
-      this.#working -= 1
+      this.#count(apiKey, -1)
       this.#beginNext()
     }
     const since = this.#now()
@@ -146,24 +168,21 @@ export class Admission {
   }
 
   #beginNext(): void {
-    for (let one = this.#waiting.take(); one; one = this.#waiting.take()) {
-      // The timer may be late if the process was.
-      const isAdmitted = this.#now() < one.giveUpAt
-      this.#end(one, isAdmitted)
-      if (isAdmitted) return
-    }
+    const next = () => this.#waiting.take(({ apiKey }) => this.#working < AT_ONCE || this.#mayBeginAmongFew(apiKey))
+    // The timer of one may be late if the process was.
+    for (let one = next(); one; one = next()) this.#end(one, this.#now() < one.giveUpAt)
   }
 
   /** Resolves to undefined if the request was not admitted in time. */
   async #place(apiKey: string, since: number): Promise<(() => void) | undefined> {
-    if (this.#working < AT_ONCE && this.#waiting.size === 0) return this.#take()
+    if (this.#mayBegin(apiKey)) return this.#take(apiKey)
     if (this.#waiting.size >= MOST_WAITING || this.#waiting.of(apiKey).size >= MOST_WAITING / 2) return undefined
     const giveUpAt = since + this.#longestWaitMs(apiKey)
     return new Promise(resolve => {
       const one: Waiting = {
         ...{ apiKey, since, giveUpAt },
         timer: setTimeout(() => this.#end(one, false), Math.max(0, giveUpAt - this.#now())),
-        begin: isAdmitted => resolve(isAdmitted ? this.#take() : undefined),
+        begin: isAdmitted => resolve(isAdmitted ? this.#take(apiKey) : undefined),
       }
       if (!this.#shortAt.has(apiKey)) this.#shortAt.set(apiKey, this.#now())
       if (this.#waiting.size === 0) {

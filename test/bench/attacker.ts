@@ -59,15 +59,19 @@ const strike = async (
   { requests = [], hangUpMs, isOnce, run }: Attack,
   { url, windowMs, patienceMs }: Ask,
 ): Promise<Struck> => {
-  if (run) return { answer: await run(url), tookMs: undefined, bytes: 0, faults: [] }
   faults.clear()
   const startedAt = performance.now()
+  const windowEnd = () => wait(Math.max(0, windowMs - (performance.now() - startedAt)))
+  if (run) {
+    const answer = await run(url)
+    await windowEnd()
+    return { answer, tookMs: undefined, bytes: 0, faults: [] }
+  }
   const rounds: Answered[][] = []
   do {
     rounds.push(await Promise.all(requests.map(sent => sendOne(url, sent, hangUpMs ?? patienceMs))))
   } while (!isOnce && performance.now() - startedAt < windowMs)
-  const left = windowMs - (performance.now() - startedAt)
-  if (left > 0) await wait(left)
+  await windowEnd()
   const kinds = new Map<string, number>()
   for (const { what } of rounds.flat()) kinds.set(what, (kinds.get(what) ?? 0) + 1)
   const answers = [...kinds].map(([what, count]) => (count > 1 ? `${count} × ${what}` : what)).join(', ')

@@ -12,7 +12,7 @@ import { type Counters, openCounters } from './database-counters.ts'
 import { attacks, type Prey } from './documents.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { seedPrey } from './prey.ts'
-import { cpuMs, memoryByProcess, memoryMb, resetPeak } from './processes.ts'
+import { cpuMs, memoryByProcess, memoryMb, ownCpuMs, pidListeningOn, resetPeak } from './processes.ts'
 import { startWorld, type World } from './world.ts'
 
 // Measures the effect of the worst requests on everybody else: one document after the other, beside 100 deliveries a
@@ -72,6 +72,8 @@ type Finding = {
   startedMb: number
   p99: number
   lost: number
+  /** Of a core, in percent: the server's process, its readers, the database, and all that ask, publish and receive. */
+  cpu: { server: number; readers: number; database: number; clients: number }
   afterwards: string
 }
 
@@ -88,6 +90,13 @@ const isolate = async (engine: string): Promise<void> => {
   const livez = await startChild('livez.ts')
   const attacker = await startChild('attacker.ts')
   const counters = engine === 'sqlite' ? undefined : await openCounters(world.given.url)
+  const databasePid = counters && pidListeningOn(Number(new URL(world.given.url).port || 3306))
+  const spent = () => {
+    const { pid } = world.server()
+    const [tree, server] = [cpuMs(pid), ownCpuMs(pid)]
+    const database = databasePid === undefined ? 0 : cpuMs(databasePid)
+    return { server, readers: tree - server, database, clients: cpuMs(process.pid) - tree, at: performance.now() }
+  }
   const longestSilence = async (): Promise<number> => (await livez.ask({ url: world.server().url })) as number
   const strike = async (prey: Prey, name: string) => {
     const { url } = world.server()
@@ -113,7 +122,9 @@ const isolate = async (engine: string): Promise<void> => {
       writeFileSync(lagFile, '')
       await longestSilence()
       const publishing = world.publish({ rate: RATE })
+      const spentBefore = spent()
       const { answer, tookMs, bytes } = await work()
+      const spentAfter = spent()
       const goneAt = performance.now()
       const window = await publishing()
       const memory = memoryByProcess(pid)
@@ -134,6 +145,7 @@ const isolate = async (engine: string): Promise<void> => {
         ...growth(pid, before, memory),
         p99,
         lost: window.missing + window.unanswered,
+        cpu: share(spentBefore, spentAfter),
         afterwards: left,
       }
       findings.push(finding)
@@ -183,6 +195,19 @@ const growth = (pid: number, before: Memory, after: Memory): Pick<Finding, 'memo
   return { memoryMb, startedMb }
 }
 
+type Spent = Finding['cpu'] & { at: number }
+
+const share = (before: Spent, after: Spent): Finding['cpu'] => {
+  const percent = (who: keyof Finding['cpu']) =>
+    Math.round((100 * Math.max(0, after[who] - before[who])) / (after.at - before.at))
+  return {
+    server: percent('server'),
+    readers: percent('readers'),
+    database: percent('database'),
+    clients: percent('clients'),
+  }
+}
+
 const DIED = 'the server DIED'
 const ENDED = 'KILLED'
 
@@ -227,7 +252,7 @@ const afterwards = async (world: World, counters: Counters | undefined, goneAt: 
 const red = (text: string, isTooMuch: boolean): string => (isTooMuch ? pc.red(text) : text)
 
 const line = (finding: Finding, baseP99: number): string[] => {
-  const { name, answer, tookMs, bytes, silenceMs, lagMs, memoryMb, startedMb, p99, lost, afterwards } = finding
+  const { name, answer, tookMs, bytes, silenceMs, lagMs, memoryMb, startedMb, p99, lost, cpu, afterwards } = finding
   return [
     name,
     answer,
@@ -239,6 +264,7 @@ const line = (finding: Finding, baseP99: number): string[] => {
     startedMb > 0 ? `+${Math.round(startedMb)}` : '',
     red(`${show(p99)} (${show(p99 / baseP99)} ×)`, p99 > mostP99(baseP99)),
     red(lost === 0 ? '' : String(lost), lost > 0),
+    [cpu.server, cpu.readers, cpu.database, cpu.clients].join(' + '),
     red(afterwards, afterwards !== ''),
   ]
 }
@@ -254,6 +280,7 @@ const HEADING = [
   'readers started MB',
   "others' p99 ms",
   'lost',
+  '% CPU of server + readers + database + clients',
   'afterwards',
 ]
 

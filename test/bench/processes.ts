@@ -5,7 +5,7 @@ import { readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 /** A clock tick of the kernel is a hundredth of a second wherever Linux runs Node. */
 const MS_A_TICK = 10
 
-type Stat = { pid: number; parent: number; ticks: number }
+type Stat = { pid: number; parent: number; ticks: number; ownTicks: number }
 
 const statOf = (pid: number): Stat | undefined => {
   try {
@@ -18,7 +18,8 @@ const statOf = (pid: number): Stat | undefined => {
       number,
       number,
     ]
-    return { pid, parent: Number(fields[1]), ticks: user + system + childrensUser + childrensSystem }
+    const ownTicks = user + system
+    return { pid, parent: Number(fields[1]), ticks: ownTicks + childrensUser + childrensSystem, ownTicks }
   } catch {
     return undefined
   }
@@ -35,6 +36,9 @@ const allPids = (): number[] =>
  */
 export const cpuMs = (pid: number): number =>
   treeOf(pid).reduce((sum, each) => sum + (statOf(each)?.ticks ?? 0) * MS_A_TICK, 0)
+
+/** The same of the process without its children. */
+export const ownCpuMs = (pid: number): number => (statOf(pid)?.ownTicks ?? 0) * MS_A_TICK
 
 /** A process and all that descend from it. */
 export const treeOf = (pid: number): number[] => {

@@ -221,13 +221,22 @@ test('one API key does not take all the room for those that wait', async () => {
   assert.equal(answers.at(-1)!.status, undefined)
 })
 
-test('however many requests of one API key wait, another’s comes next', async () => {
+test('of a key that has few under way, none waits for those of another, and then its next come in turn', async () => {
   const { ask, finish, begun } = start()
   await ask(AT_ONCE + 100)
   const first = AT_ONCE + 100
-  await ask(2, { apiKey: 'other' })
+  await ask(4, { apiKey: 'other' })
+  assert.deepEqual(begun.slice(AT_ONCE), [first, first + 1])
+  await finish(first)
+  assert.deepEqual(begun.slice(AT_ONCE + 2), [first + 2])
   for (const id of [0, 1, 2, 3]) await finish(id)
-  assert.deepEqual(begun.slice(AT_ONCE), [AT_ONCE, first, AT_ONCE + 1, first + 1])
+  assert.deepEqual(begun.slice(AT_ONCE + 3), [AT_ONCE, first + 3])
+})
+
+test('however many keys have few under way, no more than twice as many requests run at once', async () => {
+  const { ask, begun } = start()
+  for (let n = 0; n < 3 * AT_ONCE; n++) await ask(1, { apiKey: String(n) })
+  assert.equal(begun.length, 2 * AT_ONCE)
 })
 
 test('what would wait for too long behind its own kind is refused, and another’s is not', async () => {
