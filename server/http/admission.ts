@@ -111,12 +111,9 @@ export class Admission {
     }
   }
 
+  /** One that may begin does not wait: whenever a place is given back, the next that may have it begin. */
   #mayBegin(apiKey: string): boolean {
-    if (this.#working < AT_ONCE) return this.#waiting.size === 0
-    return this.#mayBeginAmongFew(apiKey) && this.#waiting.of(apiKey).size === 0
-  }
-
-  #mayBeginAmongFew(apiKey: string): boolean {
+    if (this.#working < AT_ONCE) return true
     return this.#working < MOST_AT_ONCE && (this.#workingOf.get(apiKey) ?? 0) < FEW
   }
 
@@ -168,7 +165,7 @@ export class Admission {
   }
 
   #beginNext(): void {
-    const next = () => this.#waiting.take(({ apiKey }) => this.#working < AT_ONCE || this.#mayBeginAmongFew(apiKey))
+    const next = () => this.#waiting.take(({ apiKey }) => this.#mayBegin(apiKey))
     // The timer of one may be late if the process was.
     for (let one = next(); one; one = next()) this.#end(one, this.#now() < one.giveUpAt)
   }

@@ -233,6 +233,15 @@ test('of a key that has few under way, none waits for those of another, and then
   assert.deepEqual(begun.slice(AT_ONCE + 3), [AT_ONCE, first + 3])
 })
 
+test('of a key that has few under way, one begins although the process stood still when it came', async () => {
+  const line = start()
+  const { ask, pass, begun, answers } = line
+  await pass(5_000)
+  await ask(AT_ONCE + 1)
+  await ask(1, { apiKey: 'other', arrivedAt: 0 })
+  assert.deepEqual([begun.length, answers.at(-1)], [AT_ONCE + 1, {}])
+})
+
 test('however many keys have few under way, no more than twice as many requests run at once', async () => {
   const { ask, begun } = start()
   for (let n = 0; n < 3 * AT_ONCE; n++) await ask(1, { apiKey: String(n) })

@@ -102,15 +102,38 @@ it('a tenant leaves a reader to others while others ask, and has all of them whi
   }
 })
 
-it('while only one reader is left, a tenant that asks much has no place in it by a token that asks little', async () => {
+const [little, much, other] = [tokenOf('little', true), tokenOf('much', true), tokenOf('other', false)]
+
+/** The second of two readers is left, `light` are known to be light, and a token of the operator's asks much. */
+const startWithOneLeft = async (light: AccessToken[]) => {
   let mayBeReady = true
-  const { started, ask, placesOf, stop } = await startReaders(() => mayBeReady)
-  const [little, much, other] = [tokenOf('little', true), tokenOf('much', true), tokenOf('other', false)]
+  const given = await startReaders(() => mayBeReady)
+  for (let n = 0; n < 20; n++) for (const token of light) await given.placesOf([token])
+  for (let n = 0; n < 3; n++) await given.placesOf([much], 1_000)
+  mayBeReady = false
+  given.started[0]!.end()
+  return given
+}
+
+it('while only one reader is left, a tenant that asks alone has a place in it by each token that asks little', async () => {
+  const { started, ask, stop } = await startWithOneLeft([little, tokenOf('second', true)])
   try {
-    for (let n = 0; n < 20; n++) for (const token of [little, other]) await placesOf([token])
-    for (let n = 0; n < 3; n++) await placesOf([much], 1_000)
-    mayBeReady = false
-    started[0]!.end()
+    const answer = ask(little)
+    await eventually(
+      'it to be asked',
+      () => started[1]!.asked.size,
+      count => count > 0,
+    )
+    started[1]!.answerAll()
+    await answer
+  } finally {
+    await stop()
+  }
+})
+
+it('while only one reader is left, a tenant that asks much has no place in it by a token that asks little', async () => {
+  const { started, ask, stop } = await startWithOneLeft([little, other])
+  try {
     const answers = [ask(little), ask(other)]
     const asked = () => started[1]!.asked.size
     await eventually('one to be asked', asked, count => count > 0)
