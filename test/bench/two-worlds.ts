@@ -30,7 +30,10 @@ for (const engine of engines) {
       `${engine}: ${asked} random queries, ${compared} answers compared, all alike: ` +
         [...kinds].map(([kind, count]) => `${kind} ${show((100 * count) / compared)} %`).join(', '),
     )
-  const kindOf = (text: string): string => /"code": "(\w+)"/.exec(text)?.[1] ?? 'answered'
+  const kindOf = (text: string): string => {
+    const { errors } = JSON.parse(text) as { errors?: { extensions: { code: string } }[] }
+    return errors?.[0]?.extensions.code ?? 'answered'
+  }
   const ask = async (): Promise<void> => {
     while (asked < Number(options.count)) {
       for (const text of await worlds.randomlyAlike(Number(options.seed) + asked++)) {
