@@ -7,8 +7,8 @@ import { type Attack, attacks, type Prey, type Sent } from './documents.ts'
 // is measured is what they do themselves.
 
 export type Ask = { prey: Prey; name: string; url: string; windowMs: number; patienceMs: number }
-/** Clients that each ask again as soon as they are answered, until the window ends. */
-export type Flood = { sents: Sent[]; url: string; windowMs: number }
+/** Clients that each send their requests one after the other, and again from the first, until the window ends. */
+export type Flood = { clients: Sent[][]; url: string; windowMs: number }
 export type Struck = {
   answer: string
   /** Of the first round, if it is made of requests. */
@@ -83,23 +83,23 @@ const strike = async (
   }
 }
 
-/** Repeats each request over its own connection until the window ends; returns the number of answers of each kind. */
-const flood = async ({ sents, url, windowMs }: Flood): Promise<Record<string, number>> => {
+/** Each request has a connection of its own. Returns the number of answers of each kind. */
+const flood = async ({ clients, url, windowMs }: Flood): Promise<Record<string, number>> => {
   faults.clear()
   const kinds: Record<string, number> = {}
   const until = performance.now() + windowMs
-  const repeat = async (sent: Sent): Promise<void> => {
-    for (let leftMs = windowMs; leftMs > 0; leftMs = until - performance.now()) {
-      const { what } = await sendOne(url, sent, leftMs)
+  const repeat = async (sents: Sent[]): Promise<void> => {
+    for (let n = 0, leftMs = windowMs; leftMs > 0; n++, leftMs = until - performance.now()) {
+      const { what } = await sendOne(url, sents[n % sents.length]!, leftMs)
       kinds[what] = (kinds[what] ?? 0) + 1
     }
   }
-  await Promise.all(sents.map(repeat))
+  await Promise.all(clients.map(repeat))
   return kinds
 }
 
 process.on('message', async (ask: Ask | Flood) => {
-  if ('sents' in ask) return process.send!({ kinds: await flood(ask), faults: [...faults] })
+  if ('clients' in ask) return process.send!({ kinds: await flood(ask), faults: [...faults] })
   const attack = attacks(ask.prey).find(({ name }) => name === ask.name)!
   process.send!(await strike(attack, ask))
 })

@@ -13,7 +13,7 @@ const URL_BYTES = 2_000
 /** Fills the database with objects to query, which belong to another tenant than the measured deliveries. */
 export const seedPrey = async (
   { given: { database }, client, admin, tenant, server, settled }: World,
-  { seesAll = false, ...size }: { deliveries: number; users: number; seesAll?: boolean },
+  { sees = 'one', ...size }: { deliveries: number; users: number; sees?: 'one' | 'all' | 'each another' },
 ): Promise<Prey> => {
   const url = server().url
   const ask = async (query: string, variables: object, as = admin) =>
@@ -25,9 +25,15 @@ export const seedPrey = async (
     organisationIds: [organisationId],
   })
   const reader = await createToken(client, url, admin, { name: 'reader', permissions: ['read'] })
-  const ofCrowd = { permissions: ['read'], ...(!seesAll && { organisationIds: [organisationId] }) }
+  const newOrganisation = (n: number) => ask(`mutation { upsertOrganisation(name: "Crowd ${n}") { id } }`, {})
   const crowdTokens = await Promise.all(
-    Array.from({ length: 20 }, (_, n) => createToken(client, url, admin, { ...ofCrowd, name: `crowd ${n}` })),
+    Array.from({ length: 20 }, async (_, n) =>
+      createToken(client, url, admin, {
+        name: `crowd ${n}`,
+        permissions: ['read'],
+        ...(sees !== 'all' && { organisationIds: [sees === 'one' ? organisationId : await newOrganisation(n)] }),
+      }),
+    ),
   )
   const projectId = await ask('mutation ($id: UUID!) { upsertProject(organisationId: $id, name: "Crowd 0") { id } }', {
     id: organisationId,

@@ -14,8 +14,8 @@ import { startWorld, type World } from './world.ts'
 // The heaviest queries that the limits allow, of 1 to 20 read tokens at once, and how another tenant's small queries
 // and mutations are answered meanwhile.
 //
-//   npm run bench -- readers [--engine sqlite] [--only patterns] [--tokens 1,3,20] [--sees-all]
-//     [--in-flight 2] [--window 8]
+//   npm run bench -- readers [--engine sqlite] [--only patterns] [--tokens 1,3,20] [--sees all]
+//     [--disguise 4] [--in-flight 2] [--window 8]
 
 const { values: options } = parseArgs({
   options: {
@@ -23,8 +23,10 @@ const { values: options } = parseArgs({
     /** Parts of names, separated by |. */
     only: { type: 'string', default: '' },
     tokens: { type: 'string', default: '3,20' },
-    /** The tokens see all organisations. */
-    'sees-all': { type: 'boolean', default: false },
+    /** What organisations the tokens see: `one`, `all`, or `each another`. */
+    sees: { type: 'string', default: 'one' },
+    /** So many small queries come before each heavy one. */
+    disguise: { type: 'string', default: '0' },
     'in-flight': { type: 'string', default: '2' },
     /** Seconds. */
     window: { type: 'string', default: '8' },
@@ -104,7 +106,7 @@ const measure = async (engine: string): Promise<void> => {
     const prey: Prey = await seedPrey(world, {
       deliveries: Number(options.deliveries),
       users: Number(options.users),
-      seesAll: options['sees-all'],
+      sees: options.sees as 'one' | 'all' | 'each another',
     })
     const base: Times = { queries: [], mutations: [], refused: new Map() }
     const rows: string[][] = []
@@ -148,10 +150,12 @@ const measure = async (engine: string): Promise<void> => {
         base.queries.push(...quiet.queries)
         base.mutations.push(...quiet.mutations)
         const endedBefore = endings()
-        const all = Array.from({ length: tokens * Number(options['in-flight']) }, (_, n) =>
-          sents(prey.crowd[n % tokens]!, n),
-        )
-        const ask: Flood = { sents: all, url: world.server().url, windowMs: WINDOW_MS }
+        const clients = Array.from({ length: tokens * Number(options['in-flight']) }, (_, n) => {
+          const as = prey.crowd[n % tokens]!
+          const small = Array.from({ length: Number(options.disguise) }, () => ({ as, query: SMALL[0]! }))
+          return [...small, sents(as, n)]
+        })
+        const ask: Flood = { clients, url: world.server().url, windowMs: WINDOW_MS }
         const [times, struck] = await Promise.all([askLittle(world, WINDOW_MS), attacker.ask(ask)])
         const { kinds, faults } = struck as { kinds: Record<string, number>; faults: string[] }
         for (const fault of new Set(faults)) console.log(pc.dim(`  ${fault}`))
