@@ -241,7 +241,7 @@ export class Readers {
   }
 
   #isMixed(reader: Reader): boolean {
-    return [...reader.running.values()].some(job => !isLightOne(this.#shareOf(job)))
+    return [...reader.running.values()].some(job => !isLightOne(this.#shareOf(job, reader)))
   }
 
   #waitAgain(job: Job): void {
@@ -271,7 +271,7 @@ export class Readers {
     })
     // What is light did not end it, beside others that may have.
     const isMixed = this.#isMixed(reader)
-    const mayBeWhy = jobs.filter(job => !isMixed || !isLightOne(this.#shareOf(job)))
+    const mayBeWhy = jobs.filter(job => !isMixed || !isLightOne(this.#shareOf(job, reader)))
     const isKnownWhy = jobs.some(({ mode }) => mode.now === 'over' || mode.now === 'put back')
     for (const job of jobs) {
       this.#left(reader, job)
@@ -284,12 +284,14 @@ export class Readers {
     this.#dispatch()
   }
 
-  #shareOf(job: Job): Share {
+  /** `reader`: where it runs, if it does. What has taken long there is not light any more. */
+  #shareOf(job: Job, reader?: Reader): Share {
     const { tokenId, isMatching } = job
     const party = this.#partyOf(job)
     const isSuspect = job.ended > 0
     const isHeavy = job.isHeavy || isSuspect || this.#costs.isHeavy(tokenId)
-    const [isKnown, isHalfHeavy] = [this.#isKnown(job), this.#costs.isHalfHeavy(tokenId)]
+    const hasTakenLong = reader !== undefined && this.#costs.isHeavy(tokenId, reader.costOf(job))
+    const [isKnown, isHalfHeavy] = [this.#isKnown(job) && !hasTakenLong, this.#costs.isHalfHeavy(tokenId)]
     return { party, isKnown, isHalfHeavy, isHeavy, isMatching, isSuspect }
   }
 
@@ -319,7 +321,7 @@ export class Readers {
   }
 
   #running(readers: readonly Reader[]): Share[][] {
-    return readers.map(({ running }) => [...running.values()].map(job => this.#shareOf(job)))
+    return readers.map(reader => [...reader.running.values()].map(job => this.#shareOf(job, reader)))
   }
 
   #dispatch(): void {
@@ -400,7 +402,7 @@ export class Readers {
   #mayMove(reader: Reader, job: Job): boolean {
     if (job.mode.now !== 'running' || job.hasMoved) return false
     const ready = this.#ready
-    return mayMove(this.#shareOf(job), ready.indexOf(reader), this.#running(ready), this.#rules)
+    return mayMove(this.#shareOf(job, reader), ready.indexOf(reader), this.#running(ready), this.#rules)
   }
 
   /** Under another id: its reader may hear of it late, and what that still answers is not wanted. */

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { it } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
 import type { Database } from '../../server/database/connect.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { createLog } from '../../server/log.ts'
@@ -60,6 +61,9 @@ const requestOf = (token: AccessToken) =>
 const tokenOf = (id: string, seesAllOrganisations: boolean) => ({ id, seesAllOrganisations }) as AccessToken
 const none = { onReplaced() {}, onEnded() {} }
 
+/** Longer than a light query takes, and shorter than what makes one heavy. */
+const LONG_MS = 300
+
 /** Readers that are ready, of a database server, so that each has several places. */
 const startReaders = async (mayBeReady: () => boolean = () => true) => {
   const given = await migratedDatabase('sqlite')
@@ -97,6 +101,26 @@ it('a tenant leaves a reader to others while others ask, and has all of them whi
     assert.deepEqual(await placesOf(both), [1, 1])
     await placesOf([tokenOf('other', false)])
     assert.deepEqual(await placesOf(both), [2])
+  } finally {
+    await stop()
+  }
+})
+
+it('what has run for long in a reader has it for itself, before it is known to be heavy', async () => {
+  const { started, ask, placesOf, stop } = await startReaders()
+  const tokens = ['first', 'second', 'third'].map(id => tokenOf(id, false))
+  try {
+    for (let n = 0; n < 20; n++) for (const token of tokens) await placesOf([token])
+    const [first, ...others] = tokens
+    const answers = [ask(first!)]
+    await wait(LONG_MS)
+    answers.push(...others.map(ask))
+    const askedOf = () => started.map(({ asked }) => asked.size).sort()
+    assert.deepEqual(await eventually('all to be asked', askedOf, ([a, b]) => a! + b! === 3), [1, 2])
+    const ofFirst = started.find(({ asked }) => asked.size === 1)!
+    assert.ok(Math.min(...ofFirst.asked) < Math.min(...started.find(one => one !== ofFirst)!.asked))
+    for (const one of started) one.answerAll()
+    await Promise.all(answers)
   } finally {
     await stop()
   }
