@@ -33,8 +33,11 @@ const HELD_MS = 2_000
 const PUT_BACK_MS = 100
 /** How often it is looked whether a query that runs has become heavy. */
 const LOOK_MS = 25
-/** A query that has occupied its reader for so long is heavy; one of a light token may be slow as the machine is. */
-const LONG_MS = { unknown: 250, known: 500 }
+/**
+ * A query that has occupied its reader for so long is heavy; one of a light token may be slow as the machine is. While
+ * others wait for a place, it is sooner: a crowd whose queries were all small until now would have every place.
+ */
+const LONG_MS = { unknown: 250, known: 500, awaited: 100 }
 /** Its first queries take longer: its code is not compiled yet. */
 const NEW_UNTIL = 4
 /** How long a request waits for a busy reader before another reader is started. */
@@ -395,7 +398,8 @@ export class Readers {
 
   #isLong(reader: Reader, job: Job): boolean {
     const occupiedMs = reader.costOf(job)
-    const longMs = this.#isKnown(job) ? LONG_MS.known : LONG_MS.unknown
+    const isAwaited = this.#waiting.size > 0
+    const longMs = isAwaited ? LONG_MS.awaited : this.#isKnown(job) ? LONG_MS.known : LONG_MS.unknown
     return occupiedMs > longMs && this.#costs.isHeavy(job.tokenId, occupiedMs)
   }
 

@@ -3,8 +3,9 @@ import { startWorlds } from '../graphql/two-worlds.ts'
 import { engines } from '../support/databases.ts'
 import { show } from './figures.ts'
 
-// The random queries of `test/graphql/noninterference.test.ts`, as many as a night has time for: each is asked where all
-// data is and where only what its token sees is, and both must answer alike. Ends with an error at the first that differ.
+// The random queries of `test/graphql/noninterference.test.ts`, as many as a night has time for: each is asked where
+// all data is and where only what its token sees is, and both must answer alike. Ends with an error at the first that
+// differ.
 //
 //   npm run bench -- two-worlds [--count 100000] [--seed 1] [--at-once 4] [--engine sqlite]
 

@@ -100,7 +100,10 @@ export const startWorlds = async (engine: string) => {
     )
   }
 
-  /** Asks in the whole data set, if that was not done, and in what is left of it for the token; returns the one answer. */
+  /**
+   * Asks in the whole data set, unless its answer is given, and in what is left of it for the token. Returns the one
+   * answer.
+   */
   const alike = async (kind: KindName, asked: Asked, before?: string): Promise<string> => {
     const [inWhole, inLeft] = await Promise.all([
       before ?? textOf(whole, kind, asked),
