@@ -65,6 +65,8 @@ export const valuesOf = async (
   rows: Row[],
   needs: Needs = new Map(),
 ): Promise<(row: Row) => Json> => {
+  // A database server takes no list without values.
+  if (rows.length === 0) return () => null
   switch (field.kind) {
     case 'column':
     case 'json':
