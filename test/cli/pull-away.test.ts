@@ -40,7 +40,6 @@ it('listen --pull goes on after its machine has slept and its server was killed 
       String(what),
       () => messages,
       text => what.test(text),
-      { timeoutMs: 30_000 },
     )
   const emit = async () => {
     const { projectId, userId } = await addProject(given.database)
@@ -53,9 +52,6 @@ it('listen --pull goes on after its machine has slept and its server was killed 
       'what it received',
       () => out.split('"project_report_').length - 1,
       seen => seen === count,
-      {
-        timeoutMs: 30_000,
-      },
     )
 
   await said(/Registered as webhook/)
