@@ -37,7 +37,13 @@ export class Turns<Item> {
     return this.#takeFrom(this.#lines, mayBegin)
   }
 
-  /** The same, but the keys are in the order of their first items; equal ones take turns. */
+  /** Takes the first item of the first key whose turn it may be; the key comes after the others. */
+  takeOf(mayBegin: (key: string) => boolean): Item | undefined {
+    for (const line of this.#lines) if (mayBegin(line[0])) return this.#takeFrom([line], () => true)
+    return undefined
+  }
+
+  /** As `take`, but the keys are in the order of their first items; equal ones take turns. */
   takeFirst(mayBegin: (item: Item) => boolean, order: (a: Item, b: Item) => number): Item | undefined {
     const first = ([, line]: [string, Set<Item>]): Item => line.values().next().value!
     return this.#takeFrom(

@@ -28,6 +28,18 @@ it('a key that was served comes after those that wait, and what may not begin ke
   assert.deepEqual(taken(turns), ['b1', 'a1', 'a3'])
 })
 
+it('a key whose turn it may not be is passed over with all that waits of it', () => {
+  const turns = new Turns<string>()
+  for (const item of ['a1', 'a2', 'b1', 'b2']) turns.add(item[0]!, item)
+  const asked: string[] = []
+  const mayBegin = (key: string): boolean => {
+    asked.push(key)
+    return key === 'b'
+  }
+  assert.deepEqual([turns.takeOf(mayBegin), turns.takeOf(mayBegin), turns.takeOf(mayBegin)], ['b1', 'b2', undefined])
+  assert.deepEqual(asked, ['a', 'b', 'a', 'b', 'a'])
+})
+
 it('keys are in the order of their first items, and equal ones take turns', () => {
   const turns = new Turns<string>()
   for (const item of ['a1', 'b1', 'b2', 'c1', 'a2']) turns.add(item[0]!, item)

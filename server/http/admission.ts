@@ -165,7 +165,7 @@ export class Admission {
   }
 
   #beginNext(): void {
-    const next = () => this.#waiting.take(({ apiKey }) => this.#mayBegin(apiKey))
+    const next = () => this.#waiting.takeOf(apiKey => this.#mayBegin(apiKey))
     // The timer of one may be late if the process was.
     for (let one = next(); one; one = next()) this.#end(one, this.#now() < one.giveUpAt)
   }

@@ -4,7 +4,7 @@ import { engines } from '../support/databases.ts'
 import { between, openCounters } from './database-counters.ts'
 import { quantile, show, table } from './figures.ts'
 import { makeDue } from './hanging-webhooks.ts'
-import { cpuMs, pidListeningOn } from './processes.ts'
+import { cpuMs, databasePidOf } from './processes.ts'
 import { startWorld } from './world.ts'
 
 // Measures claims while one webhook with a hanging endpoint is over its share and has very many due deliveries: cost
@@ -38,7 +38,7 @@ const measure = async (engine: string, due: number): Promise<number[]> => {
   const world = await startWorld(engine)
   const counters = engine === 'sqlite' ? undefined : await openCounters(world.given.url)
   try {
-    const databasePid = counters && pidListeningOn(Number(new URL(world.given.url).port || 3306))
+    const databasePid = databasePidOf(world.given.url)
     await makeDue(world, { webhooks: 1, deliveries: due })
     await world.restart()
     await wait(FILL_MS)

@@ -9,7 +9,7 @@ import { engines } from '../support/databases.ts'
 import { untilEmpty } from './backlog.ts'
 import { between, openCounters } from './database-counters.ts'
 import { median, show, table } from './figures.ts'
-import { cpuMs, pidListeningOn } from './processes.ts'
+import { cpuMs, databasePidOf } from './processes.ts'
 import { type Demands, throughput } from './queueing.ts'
 import { startReceivers } from './receivers.ts'
 
@@ -69,7 +69,7 @@ const measure = async (fixture: Fixture, processes: number, receiversPid: number
     const due_at = Date.now() + UNTIL_DUE_MS
     await knex('delivery_queue').update({ due_at })
     await wait(due_at - Date.now())
-    const databasePid = pidListeningOn(Number(new URL(url).port || 3306))!
+    const databasePid = databasePidOf(url)!
     const now = () => [servers.reduce((sum, { pid }) => sum + cpuMs(pid), 0), cpuMs(databasePid), cpuMs(receiversPid)]
     const before = now()
     const counted = await counters.read()

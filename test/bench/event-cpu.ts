@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { openCounters } from './database-counters.ts'
-import { cpuMs, pidListeningOn } from './processes.ts'
+import { cpuMs, databasePidOf } from './processes.ts'
 import { type Pace, startWorld } from './world.ts'
 
 const WARM_UP_MS = 3_000
@@ -70,7 +70,7 @@ export const measureEventCpu = async (
     },
   })
   const counters = engine === 'sqlite' ? undefined : await openCounters(world.given.url)
-  const databasePid = counters && pidListeningOn(Number(new URL(world.given.url).port || 3306))
+  const databasePid = databasePidOf(world.given.url)
   const digests = async (): Promise<Counted[]> => (await counters?.ask<Counted>(DIGESTS).catch(() => [])) ?? []
   try {
     const warming = world.publish(pace)

@@ -5,7 +5,7 @@ import { rows } from '../../server/database/connect.ts'
 import { engines } from '../support/databases.ts'
 import { openCounters } from './database-counters.ts'
 import { fixedWorkMs, median, quantile, show } from './figures.ts'
-import { cpuMs, pidListeningOn, treeOf } from './processes.ts'
+import { cpuMs, databasePidOf, treeOf } from './processes.ts'
 import { startWorld, type World } from './world.ts'
 
 // What an operator meets while a database grows: so many events in one go, one delivery each, in a process with all
@@ -111,7 +111,7 @@ const COLUMNS = [
 const open = async (world: World) => {
   const { database, url } = world.given
   const { isEmbedded } = database.dialect
-  const databasePid = isEmbedded ? undefined : pidListeningOn(Number(new URL(url).port || 3306))
+  const databasePid = databasePidOf(url)
   const counters = isEmbedded ? undefined : await openCounters(url)
   const ask: Ask = counters?.ask ?? (sql => rows(database.knex, sql))
   // Otherwise the sizes of MySQL's tables are a day old; MariaDB has no such setting.

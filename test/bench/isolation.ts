@@ -12,7 +12,7 @@ import { type Counters, openCounters } from './database-counters.ts'
 import { attacks, type Prey } from './documents.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { seedPrey } from './prey.ts'
-import { cpuMs, memoryByProcess, memoryMb, ownCpuMs, pidListeningOn, resetPeak } from './processes.ts'
+import { cpuMs, databasePidOf, memoryByProcess, memoryMb, ownCpuMs, resetPeak } from './processes.ts'
 import { startWorld, type World } from './world.ts'
 
 // Measures the effect of the worst requests on everybody else: one document after the other, beside 100 deliveries a
@@ -90,7 +90,7 @@ const isolate = async (engine: string): Promise<void> => {
   const livez = await startChild('livez.ts')
   const attacker = await startChild('attacker.ts')
   const counters = engine === 'sqlite' ? undefined : await openCounters(world.given.url)
-  const databasePid = counters && pidListeningOn(Number(new URL(world.given.url).port || 3306))
+  const databasePid = databasePidOf(world.given.url)
   const spent = () => {
     const { pid } = world.server()
     const [tree, server] = [cpuMs(pid), ownCpuMs(pid)]

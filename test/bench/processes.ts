@@ -51,8 +51,12 @@ export const treeOf = (pid: number): number[] => {
   return [...tree]
 }
 
+/** The process of a database server on this machine, if it can be seen. */
+export const databasePidOf = (url: string): number | undefined =>
+  url.startsWith('sqlite') ? undefined : pidListeningOn(Number(new URL(url).port || 3306))
+
 /** The process of this machine that listens on a TCP port, if it can be seen. */
-export const pidListeningOn = (port: number): number | undefined => {
+const pidListeningOn = (port: number): number | undefined => {
   const inodes = new Set(['/proc/net/tcp', '/proc/net/tcp6'].flatMap(file => listeningInodes(file, port)))
   return allPids().find(pid => {
     try {

@@ -3,7 +3,7 @@ import { parseArgs } from 'node:util'
 import pc from 'picocolors'
 import { engines } from '../support/databases.ts'
 import { median, quantile, show, table } from './figures.ts'
-import { cpuMs, pidListeningOn } from './processes.ts'
+import { cpuMs, databasePidOf } from './processes.ts'
 import { startWorld, type World } from './world.ts'
 
 // Deliveries that clients pull, beside the same ones pushed: events of 100 projects to one webhook, at 10,000 a minute
@@ -64,8 +64,6 @@ const benchOn = async (engine: string): Promise<void> => {
   const worlds: World[] = []
   try {
     for (const { given } of WAYS) worlds.push(await startWorld(engine, given))
-    const pidOf = ({ given }: World) =>
-      engine === 'sqlite' ? undefined : pidListeningOn(Number(new URL(given.url).port || 3306))
     for (const world of worlds) {
       const warming = world.publish({ rate: 100 })
       await wait(WARM_UP_SECONDS * 1000)
@@ -74,7 +72,8 @@ const benchOn = async (engine: string): Promise<void> => {
     for (const { name, rate } of RATES) {
       const rounds = worlds.map((): Round[] => [])
       for (let n = 0; n < ROUNDS; n++) {
-        for (const [index, world] of worlds.entries()) rounds[index]!.push(await measure(world, pidOf(world), rate))
+        for (const [index, world] of worlds.entries())
+          rounds[index]!.push(await measure(world, databasePidOf(world.given.url), rate))
       }
       report(`${engine}, ${name}, ${SECONDS} s`, rounds)
     }

@@ -7,7 +7,7 @@ import { seedMany } from '../../server/seed.ts'
 import { seedHistory } from '../../server/seed-history.ts'
 import { engines } from '../support/databases.ts'
 import { median, quantile, show, table } from './figures.ts'
-import { cpuMs, pidListeningOn } from './processes.ts'
+import { cpuMs, databasePidOf } from './processes.ts'
 import { startWorld, type World } from './world.ts'
 
 // What time's work does to deliveries: 100 a second alone, and beside each step that has more to do than it can in that
@@ -117,10 +117,6 @@ const open: Work = {
 
 type Finding = { p50: number; p99: number; lost: number; rate: number; left: boolean; cpu: number | undefined }
 
-/** The process of the database, where it is one of its own on this machine. */
-const databaseOf = ({ given: { url } }: World): number | undefined =>
-  url.startsWith('sqlite') ? undefined : pidListeningOn(Number(new URL(url).port))
-
 const measure = async (world: World, work?: Work): Promise<Finding> => {
   await world.settled()
   await world.server().end('SIGTERM')
@@ -129,7 +125,7 @@ const measure = async (world: World, work?: Work): Promise<Finding> => {
   const warming = world.publish({ rate: Number(options.rate) })
   await wait(WARM_UP_MS)
   await warming()
-  const pid = databaseOf(world)
+  const pid = databasePidOf(world.given.url)
   const [before, since, spent] = [(await work?.done(world)) ?? 0, performance.now(), pid && cpuMs(pid)]
   const publishing = world.publish({ rate: Number(options.rate) })
   await wait(Number(options.seconds) * 1_000)

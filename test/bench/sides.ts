@@ -1,7 +1,7 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { between, type Counters, openCounters } from './database-counters.ts'
 import { fixedWorkMs, median, quantile } from './figures.ts'
-import { cpuMs, pidListeningOn } from './processes.ts'
+import { cpuMs, databasePidOf } from './processes.ts'
 import { type Pace, startWorld, type World } from './world.ts'
 
 // What an event costs on one engine: CPU of the server's processes and of the database's, statements, commits, rate and
@@ -15,7 +15,7 @@ export const startSide = async (engine: string, env: Record<string, string> = {}
   const world = await startWorld(engine, { env })
   if (engine === 'sqlite') return { engine, world }
   const counters = await openCounters(world.given.url)
-  const databasePid = pidListeningOn(Number(new URL(world.given.url).port || 3306))
+  const databasePid = databasePidOf(world.given.url)
   return { engine, world, counters, ...(databasePid !== undefined && { databasePid }) }
 }
 
