@@ -7,12 +7,17 @@ export const otherWork = (): Promise<void> => new Promise(resolve => setImmediat
 const TURN_MS = 8
 let beganAt: number | undefined
 
-/** Resolves in a turn of the event loop that statements have not occupied for too long. */
-export const inTurn = async (): Promise<void> => {
-  while (beganAt !== undefined && performance.now() - beganAt >= TURN_MS) await otherWork()
-  if (beganAt !== undefined) return
+/** How long work that asks has held this turn of the event loop. */
+export const turnMs = (): number => {
+  if (beganAt !== undefined) return performance.now() - beganAt
   beganAt = performance.now()
   setImmediate(() => {
     beganAt = undefined
   })
+  return 0
+}
+
+/** Resolves in a turn of the event loop that statements have not occupied for too long. */
+export const inTurn = async (): Promise<void> => {
+  while (turnMs() >= TURN_MS) await otherWork()
 }

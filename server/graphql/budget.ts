@@ -4,6 +4,7 @@ import { TidingsError } from '../../shared/errors.ts'
 import type { Row } from '../mango/documents.ts'
 import type { Meter } from '../mango/meter.ts'
 import type { Json } from '../mango/selector.ts'
+import { Pace } from './pace.ts'
 
 /**
  * What one request may spend over all its lists and aliases. A list of 10,000 rows with all scalar fields and related
@@ -33,6 +34,20 @@ export const BUDGET = {
 
 /** What may be answered in one piece, without other work in between: about 50 ms. */
 export const BUDGET_HERE = { ...BUDGET, values: 150_000, bytes: 4 * 1024 * 1024 }
+
+/** What a small request spends at most, and the statements that it sends. */
+const SMALL: Spent = {
+  rows: 500,
+  characters: 500_000,
+  values: 20_000,
+  bytes: 200_000,
+  instructions: 100,
+  matchingMs: 20,
+}
+const SMALL_STATEMENTS = 15
+
+/** What is answered of a list in one piece: about 10 ms. */
+const VALUES_AT_ONCE = 20_000
 
 /** Patterns with more instructions may take milliseconds for a row. */
 const HEAVY_INSTRUCTIONS = 300
@@ -97,6 +112,8 @@ export const overspent = (limit: Limit, budget = BUDGET): TidingsError => {
 }
 
 type Spent = Record<Exclude<Limit, 'timeMs'>, number>
+/** The rows of a list as the executor takes them. */
+type Answered = Row[] | AsyncIterable<Row>
 type Weight = { values: number; bytes: number }
 
 /** The remaining budget of one request. Spending more than is left ends the whole request. */
@@ -105,6 +122,7 @@ export class Budget implements Meter {
   readonly #spent: Spent = { rows: 0, characters: 0, values: 0, bytes: 0, instructions: 0, matchingMs: 0 }
   readonly #weights = new Map<FieldNode, Weight>()
   readonly #ended = Promise.withResolvers<Error>()
+  readonly #pace = new Pace()
   #end: Error | undefined
   #matchedAt = 0
   /** Thrown where execution stops for good, so that nothing more runs and 10,000 rows make no 10,000 errors. */
@@ -113,6 +131,9 @@ export class Budget implements Meter {
   /** Called when the patterns of the request may take long. Matching begins when the promise resolves. */
   onHeavy: (() => Promise<void>) | undefined
   #turn: Promise<void> | undefined
+  /** Called once the request has spent more than a small one does. */
+  onLarge: (() => void) | undefined
+  #statements = 0
 
   constructor(limits = BUDGET) {
     this.#limits = limits
@@ -130,6 +151,8 @@ export class Budget implements Meter {
   /** Throws if the request is over, so that it sends no further statement. */
   proceed(): void {
     if (this.#end) throw this.#end
+    this.#statements += 1
+    if (this.#statements > SMALL_STATEMENTS) this.#becomeLarge()
   }
 
   /** Ends the request, because it spent too much or nobody waits for it. */
@@ -151,7 +174,12 @@ export class Budget implements Meter {
       return result as T
     } finally {
       clearTimeout(this.#timer)
+      this.#pace.end()
     }
+  }
+
+  pause(): Promise<void> {
+    return this.#pace.nextTurn()
   }
 
   load(rows: readonly Row[]): void {
@@ -210,13 +238,34 @@ export class Budget implements Meter {
     })
   }
 
-  /** Spends the rows of a list, before their fields are answered. */
-  answer(info: GraphQLResolveInfo, listed: Row[] | Promise<Row[]>): Row[] | Promise<Row[]> {
-    return this.#unlessOver(listed, ({ length }) => {
+  /**
+   * Spends the rows of a list before their fields are answered, and has them answered in turns with other requests.
+   *
+   * @param loadAhead loads what their fields need
+   */
+  answer(
+    info: GraphQLResolveInfo,
+    listed: Row[] | Promise<Row[]>,
+    loadAhead: (rows: Row[]) => Promise<void> | undefined = () => undefined,
+  ): Answered | Promise<Answered> {
+    const counted = this.#unlessOver(listed, ({ length }) => {
       const { values, bytes } = this.#weightOf(info)
       this.#spend('values', length * (values + ROW_VALUES))
       this.#spend('bytes', length * bytes)
     })
+    const inTurns = (rows: Row[]): Answered | Promise<Answered> => {
+      if (rows.length * (this.#weightOf(info).values + ROW_VALUES) > VALUES_AT_ONCE) return this.#inTurns(rows)
+      return this.#pace.turn()?.then(() => rows) ?? rows
+    }
+    if (!(counted instanceof Promise)) return inTurns(counted)
+    return counted.then(rows => loadAhead(rows)?.then(() => inTurns(rows)) ?? inTurns(rows))
+  }
+
+  /** An item is a promise only where others have their turn before it. */
+  #inTurns(rows: Row[]): AsyncIterable<Row> {
+    const items = rows.values()
+    const next = () => this.#pace.turn()?.then(() => items.next()) ?? items.next()
+    return { [Symbol.asyncIterator]: () => ({ next }) as AsyncIterator<Row> }
   }
 
   /** What was read; or, once the request is over, what never comes. */
@@ -240,11 +289,17 @@ export class Budget implements Meter {
   #spend(limit: keyof Spent, amount: number): void {
     const spent = this.#spent[limit] + amount
     this.#spent[limit] = spent
+    if (spent > SMALL[limit]) this.#becomeLarge()
     if (spent <= this.#limits[limit] && !this.#end) return
     if (this.#end) throw this.#end
     const error = overspent(limit, this.#limits)
     this.end(error)
     throw error
+  }
+
+  #becomeLarge(): void {
+    this.onLarge?.()
+    this.onLarge = undefined
   }
 
   /** The cost of a row of a list, without the rows of lists below it. */

@@ -38,11 +38,8 @@ export const needs =
 /** Sets the resolvers of each resource's query and fields. Throws if one is not in the schema. */
 export const resolveResources = (schema: GraphQLSchema): void => {
   for (const resource of Object.values(resources)) {
-    const list: Resolver<unknown> = async (_root, { query }, context, info) => {
-      const rows = await context.budget.answer(info, context.list(resource, query))
-      await loadAhead(resource, rows, context, info)
-      return rows
-    }
+    const list: Resolver<unknown> = (_root, { query }, context, info) =>
+      context.budget.answer(info, context.list(resource, query), rows => loadAhead(resource, rows, context, info))
     const type = resolve(schema.getQueryType()!, resource.name, needs('read', list))
     resolveFields(type, resource)
   }

@@ -1,9 +1,10 @@
+import { otherWork } from '../database/turn.ts'
 import { evaluate } from './matcher.ts'
 import type { Meter } from './meter.ts'
 import type { Json, Node } from './selector.ts'
 
 /** How long matching may block the process. */
-const LONGEST_HOLD_MS = 10
+const LONGEST_HOLD_MS = 5
 
 /** Thrown where others have their turn, in the middle of a row. The row is then matched again. */
 const PAUSE = Symbol('pause')
@@ -88,7 +89,7 @@ export class Matching implements Meter {
 
   async #pause(): Promise<void> {
     this.end()
-    await new Promise(resolve => setImmediate(resolve))
+    await (this.#meter.pause?.() ?? otherWork())
     this.begin()
     this.#yieldedAt = this.#workedSince
     this.#hasMoved = false

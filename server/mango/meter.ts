@@ -10,6 +10,8 @@ export type Meter = {
   match(ms: number): void
   /** Matching a row takes long. Throws also where others have their turn: then the row is matched again. */
   look(): void
+  /** Resolves when others have had their turn. */
+  pause?(): Promise<void>
   /** What a slow pattern has found in the texts of the present row; undefined where rows are matched at one go. */
   remember?(): Map<string, boolean>
 }

@@ -1,8 +1,7 @@
 /** A query of a token that was never seen is expected to occupy a reader for this long. */
 const UNKNOWN_MS = 25
-/** What is expected to occupy a reader for longer is heavy, or half heavy. */
+/** What is expected to occupy a reader for longer is heavy. */
 const LIGHT_MS = 120
-const HALF_HEAVY_MS = 25
 /** Of a query that took longer, this much is remembered: otherwise one would count against its token for minutes. */
 const MOST_MS = 1_000
 /** What is remembered counts half after so long: of what to expect of a token, and of what it is known for. */
@@ -75,10 +74,6 @@ export class Costs {
 
   isHeavy(tokenId: string, ms = 0): boolean {
     return this.expectedMs(tokenId, ms) > LIGHT_MS
-  }
-
-  isHalfHeavy(tokenId: string): boolean {
-    return this.expectedMs(tokenId) > HALF_HEAVY_MS
   }
 
   /** Whether the token is known to be light: one that was heavy has to be light for some time. */

@@ -42,6 +42,9 @@ export class Job {
   /** How often its reader ended while it ran. */
   ended = 0
   isHeavy = false
+  /** Whether it has spent more than a small one does. */
+  isLarge = false
+  hasMadeWay = false
   isMatching = false
   hasMoved = false
   /** What it was expected to take when it began. */

@@ -37,5 +37,7 @@ export type FromReader =
     }
   /** The request has patterns that may take long, and waits for `match`. */
   | { kind: 'heavy'; id: number }
+  /** The request has spent more than a small one does. */
+  | { kind: 'large'; id: number }
   /** The request is a mutation with a valid document. */
   | { kind: 'mutation'; id: number }

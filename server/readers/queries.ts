@@ -91,6 +91,7 @@ export const answerQueries = (
       tell({ kind: 'heavy', id })
       return turn.promise
     }
+    budget.onLarge = () => tell({ kind: 'large', id })
     running.set(id, { gone, match: turn.resolve })
     const session = idle.pop() ?? openSession(message, tell)
     sessions.add(session)

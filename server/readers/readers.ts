@@ -29,10 +29,10 @@ import { Tenants } from './tenants.ts'
 
 /** A reader that has not ended a request this long after its limit is blocked, and is killed. */
 const HELD_MS = 2_000
-/** The same for a query that is put back where others miss the reader. */
-const PUT_BACK_MS = 100
+/** The same for a query that is put back where others miss the reader: about what it takes to replace the reader. */
+const PUT_BACK_MS = 500
 /** How often it is looked whether a query that runs has become heavy. */
-const LOOK_MS = 25
+const LOOK_MS = 10
 /**
  * A query that has occupied its reader for so long is heavy; one of a light token may be slow as the machine is. While
  * others wait for a place, it is sooner: a crowd whose queries were all small until now would have every place.
@@ -79,6 +79,7 @@ export class Readers {
   readonly #turns = new FairTurns()
   #lastId = 0
   #isStopping = false
+  #isSmallWaiting = false
   /** Whether two readers have been ready at once. */
   #hadTwo = false
   #startAfter = 0
@@ -195,6 +196,9 @@ export class Readers {
     } else if (message.kind === 'heavy') {
       const job = reader.running.get(message.id)
       if (job) this.#wantsToMatch(reader, job)
+    } else if (message.kind === 'large') {
+      const job = reader.running.get(message.id)
+      if (job) job.isLarge = true
     } else if (message.kind === 'mutation') {
       const job = reader.running.get(message.id)
       if (!job) return
@@ -293,9 +297,9 @@ export class Readers {
     const party = this.#partyOf(job)
     const isSuspect = job.ended > 0
     const isHeavy = job.isHeavy || isSuspect || this.#costs.isHeavy(tokenId)
-    const hasTakenLong = reader !== undefined && this.#costs.isHeavy(tokenId, reader.costOf(job))
-    const [isKnown, isHalfHeavy] = [this.#isKnown(job) && !hasTakenLong, this.#costs.isHalfHeavy(tokenId)]
-    return { party, isKnown, isHalfHeavy, isHeavy, isMatching, isSuspect }
+    const hasTakenLong = job.isLarge || (reader !== undefined && this.#costs.isHeavy(tokenId, reader.costOf(job)))
+    const isKnown = this.#isKnown(job) && !hasTakenLong
+    return { party, isKnown, isHeavy, isMatching, isSuspect }
   }
 
   /** Beside other tenants, a token is not light that has asked little itself where others of its tenant ask much. */
@@ -331,6 +335,7 @@ export class Readers {
     if (this.#isStopping) return
     let hasBegun = true
     while (hasBegun) hasBegun = this.#beginOne()
+    this.#isSmallWaiting = [...this.#waiting.lines].some(line => isLightOne(this.#shareOf(line.values().next().value!)))
     const ready = this.#ready
     if (this.#fault !== undefined) {
       if (ready.length === 0) for (const job of [...this.#waiting]) this.#giveUp(job, isRestarting())
@@ -392,6 +397,7 @@ export class Readers {
     job.lookTimer = setTimeout(() => {
       if (this.#mayMove(reader, job)) this.#move(reader, job)
       else if (this.#isLong(reader, job)) this.#becomesHeavy(reader, job)
+      else if (this.#isInTheWay(reader, job)) this.#makeWay(reader, job)
       else this.#watch(reader, job)
     }, LOOK_MS)
   }
@@ -401,6 +407,18 @@ export class Readers {
     const isAwaited = this.#waiting.size > 0
     const longMs = isAwaited ? LONG_MS.awaited : this.#isKnown(job) ? LONG_MS.known : LONG_MS.unknown
     return occupiedMs > longMs && this.#costs.isHeavy(job.tokenId, occupiedMs)
+  }
+
+  /** What is large runs again where it is not in the way of a small query that waits, if no reader is left to those. */
+  #isInTheWay(reader: Reader, job: Job): boolean {
+    if (!this.#isSmallWaiting || !job.isLarge || job.hasMadeWay || job.mode.now !== 'running') return false
+    const others = this.#ready.filter(other => other !== reader)
+    return others.length > 0 && hasNoneLight(this.#running(others))
+  }
+
+  #makeWay(reader: Reader, job: Job): void {
+    job.hasMadeWay = true
+    this.#putBack(reader, job)
   }
 
   #mayMove(reader: Reader, job: Job): boolean {

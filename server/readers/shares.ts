@@ -22,13 +22,12 @@ export const LIMITS: Record<'embedded' | 'server', Limits> = FEW_CORES
 
 /**
  * `party`: whose it is, a tenant's, or a token's while one tenant asks alone. `isKnown`: queries of its token have been
- * light. `isHalfHeavy`: those that were not the shortest. `isMatching`: it has patterns that may take long for a row,
- * and much memory. `isSuspect`: a reader ended while it ran.
+ * light, and it is not large. `isMatching`: it has patterns that may take long for a row, and much memory.
+ * `isSuspect`: a reader ended while it ran.
  */
 export type Share = {
   party: string
   isKnown: boolean
-  isHalfHeavy: boolean
   isHeavy: boolean
   isMatching: boolean
   isSuspect: boolean
@@ -71,8 +70,6 @@ export const mayBegin = (job: Share, index: number, readers: readonly Running[],
     if (ofOthers.some(isLightOne) && !others.every(running => running.some(isLightOne))) return false
     return others.some(isLight) || (others.length === 0 && isAlone && !job.isHeavy)
   }
-  // Others take turns on one thread with it.
-  if (job.isHalfHeavy && own.some(({ isHalfHeavy }) => isHalfHeavy)) return false
   // Light queries share a reader with others only while there is no other.
   return isLight(ofOthers) || (!others.some(isLight) && isAlone)
 }

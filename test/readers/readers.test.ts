@@ -43,6 +43,11 @@ class Scripted implements Queries {
     }
   }
 
+  /** What it was asked has spent more than a small query does. */
+  tellLarge(): void {
+    for (const id of this.asked) this.#heard.message({ kind: 'large', id })
+  }
+
   end(): void {
     this.#heard.ended({ isKilled: false, wasReady: true, said: Promise.resolve(undefined) })
   }
@@ -129,14 +134,20 @@ it('what has run for long in a reader has it for itself, before it is known to b
   }
 })
 
-it('queries that have every place are put back sooner while others wait for one', async () => {
+it('queries that have every place are put back sooner while others wait for one, and large ones at once', async () => {
   const { started, ask, placesOf, stop } = await startReaders()
   const PLACES = 8
-  const tokens = Array.from({ length: PLACES + 1 }, (_, n) => tokenOf(String(n), false))
+  const crowd = async (name: string, count: number) => {
+    const tokens = Array.from({ length: count }, (_, n) => tokenOf(`${name} ${n}`, false))
+    for (let n = 0; n < 4; n++) for (const token of tokens) await placesOf([token])
+    return tokens
+  }
   /** How long these run until the first is put back. */
-  const untilPutBack = async (some: AccessToken[]) => {
+  const untilPutBack = async (some: AccessToken[], { areLarge = false } = {}) => {
     const before = started.map(({ putBack }) => putBack)
     const answers = some.map(ask)
+    await eventually('all places to be taken', () => started.every(({ asked }) => asked.size === 4), Boolean)
+    if (areLarge) for (const one of started) one.tellLarge()
     const begunAt = performance.now()
     await eventually(
       'one to be put back',
@@ -152,11 +163,10 @@ it('queries that have every place are put back sooner while others wait for one'
     return ms
   }
   try {
-    for (let n = 0; n < 4; n++) for (const token of tokens) await placesOf([token])
-    const awaited = await untilPutBack(tokens)
-    const others = Array.from({ length: PLACES }, (_, n) => tokenOf(`other ${n}`, false))
-    for (let n = 0; n < 4; n++) for (const token of others) await placesOf([token])
-    const alone = await untilPutBack(others)
+    const awaited = await untilPutBack(await crowd('awaited', PLACES + 1))
+    const large = await untilPutBack(await crowd('large', PLACES + 1), { areLarge: true })
+    const alone = await untilPutBack(await crowd('alone', PLACES), { areLarge: true })
+    assert.ok(large < 0.5 * awaited, `${large} ms for large ones, ${awaited} ms for others`)
     assert.ok(awaited < 0.7 * alone, `${awaited} ms while one waited, ${alone} ms while none did`)
   } finally {
     await stop()

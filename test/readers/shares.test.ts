@@ -5,7 +5,6 @@ import { isReplacing, MOST_HEAVY_A_PARTY, mayBegin, mayMove, mayStay, type Share
 const light = (party = 'light'): Share => ({
   party,
   isKnown: true,
-  isHalfHeavy: false,
   isHeavy: false,
   isMatching: false,
   isSuspect: false,
@@ -85,12 +84,6 @@ it('of a single reader, heavy queries keep half of the places at most', () => {
   assert.ok(mayStay(0, [[heavy(), heavy()]], LIMITS))
   assert.ok(!mayStay(0, [[heavy(), heavy(), heavy()]], LIMITS))
   assert.ok(mayStay(0, [[heavy()]], { readers: 3, places: 1, heavy: 1 }))
-})
-
-it('of queries that are not the shortest, a reader of light ones runs one at a time', () => {
-  const half = { ...light('half'), isHalfHeavy: true }
-  assert.deepEqual(places(half, [{ ...half, party: 'other' }], [light()]), [1])
-  assert.deepEqual(places(light(), [half], [light('other')]), [0, 1])
 })
 
 it('what is not light begins beside no light query, where there is another reader', () => {
