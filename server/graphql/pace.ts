@@ -20,13 +20,12 @@ let isDue = false
  */
 export class Pace {
   #heldMs = 0
-  #waiting: (() => void)[] = []
+  readonly #waiting: (() => void)[] = []
   #isOver = false
 
-  /** The request is over. What still waits for a turn never has one. */
+  /** The request is over: whatever still waits for a turn of it never has one. */
   end(): void {
     this.#isOver = true
-    this.#waiting = []
     underWay.delete(this)
     schedule()
   }

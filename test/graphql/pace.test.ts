@@ -3,8 +3,11 @@ import { execFile } from 'node:child_process'
 import { after, it, mock } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { type GraphQLResolveInfo, type OperationDefinitionNode, parse } from 'graphql'
 import { otherWork } from '../../server/database/turn.ts'
+import { Budget } from '../../server/graphql/budget.ts'
 import { Pace } from '../../server/graphql/pace.ts'
+import type { Row } from '../../server/mango/documents.ts'
 import { eventually } from '../support/eventually.ts'
 
 // The milliseconds that requests hold the process are counted, not measured.
@@ -51,11 +54,95 @@ it('other work of the process has its turn between those of a request', async ()
 
 it('what is over has no turn any more, and does not keep others from theirs', async () => {
   const done: string[] = []
-  work('over', 60, name => done.push(name)).end()
+  const over = work('over', 60, name => done.push(name))
+  over.end()
+  over.nextTurn().then(() => done.push('again'))
   work('other', 60, name => done.push(name))
   await eventually('the other to be done', () => done.length > 0, Boolean)
   for (let n = 0; n < 100; n++) await otherWork()
   assert.deepEqual(done, ['other'])
+})
+
+const row = { id: 'row' }
+const rowsOf = (count: number): Row[] => Array.from({ length: count }, () => row)
+/** A list with twenty fields. */
+const info = (() => {
+  const [{ selectionSet }] = parse(`{ rows { ${'id '.repeat(20)} } }`).definitions as [OperationDefinitionNode]
+  return { fieldNodes: selectionSet.selections, fragments: {} } as unknown as GraphQLResolveInfo
+})()
+
+it('a long list is answered in turns with other work, and a short one at once', async () => {
+  const budget = new Budget()
+  const short = rowsOf(10)
+  assert.equal(budget.answer(info, short), short)
+  let rows = 0
+  let turns = 0
+  const reading = (async () => {
+    for await (const each of budget.answer(info, rowsOf(5_000)) as AsyncIterable<Row>) {
+      assert.equal(each, row)
+      rows += 1
+      nowMs += 0.1
+    }
+  })()
+  for (; rows < 5_000; turns++) await otherWork()
+  await reading
+  assert.ok(turns >= 100, `${turns} turns in 500 ms`)
+})
+
+it('lists that come together are answered in turns, however short they are', async () => {
+  const budget = new Budget()
+  await otherWork()
+  budget.answer(info, rowsOf(1))
+  nowMs += 5
+  const listed = budget.answer(info, rowsOf(1))
+  assert.ok(listed instanceof Promise)
+  assert.deepEqual(await listed, [row])
+})
+
+it('the rest of a list is not answered once its request is over', async () => {
+  const budget = new Budget()
+  let rows = 0
+  const answered = budget.within(async () => {
+    for await (const _ of budget.answer(info, rowsOf(5_000)) as AsyncIterable<Row>) {
+      rows += 1
+      nowMs += 0.1
+    }
+  })
+  await otherWork()
+  await otherWork()
+  budget.end(new Error('over'))
+  await assert.rejects(answered, /over/)
+  const before = rows
+  for (let n = 0; n < 20; n++) await otherWork()
+  assert.ok(before > 0 && before < 1_000, `${before} rows`)
+  assert.equal(rows, before)
+})
+
+it('a request is called large once, as soon as it has spent more than a small one does', () => {
+  const spend: Record<string, (budget: Budget, isMore: boolean) => void> = {
+    rows: (budget, isMore) => budget.load(rowsOf(isMore ? 501 : 500)),
+    characters: (budget, isMore) => budget.load([{ id: 'x'.repeat(isMore ? 500_001 : 500_000) }]),
+    values: (budget, isMore) => budget.answer(info, rowsOf(isMore ? 801 : 800)),
+    bytes: (budget, isMore) => budget.text(isMore ? 200_001 : 200_000),
+    instructions: (budget, isMore) => budget.compile(isMore ? 101 : 100),
+    matching: (budget, isMore) => budget.match(isMore ? 21 : 20),
+    statements(budget, isMore) {
+      for (let n = 0; n < (isMore ? 16 : 15); n++) budget.proceed()
+    },
+  }
+  for (const [what, spendSome] of Object.entries(spend)) {
+    const times = [false, true].map(isMore => {
+      const budget = new Budget()
+      let called = 0
+      budget.onLarge = () => {
+        called += 1
+      }
+      spendSome(budget, isMore)
+      if (isMore) spendSome(budget, isMore)
+      return called
+    })
+    assert.deepEqual(times, [0, 1], what)
+  }
 })
 
 it('while memory is tight, the largest goes on alone until it is over, and small ones pass by', async () => {
@@ -66,7 +153,8 @@ it('while memory is tight, the largest goes on alone until it is over, and small
     '--disable-warning=ExperimentalWarning',
     file,
   ])
-  const { loose, tight } = JSON.parse(stdout) as Record<'loose' | 'tight', string[]>
+  const { loose, tight, afterLargest } = JSON.parse(stdout) as Record<'loose' | 'tight' | 'afterLargest', string[]>
   assert.deepEqual(loose, ['small', 'later', 'largest'])
   assert.deepEqual(tight, ['small', 'largest', 'later'])
+  assert.deepEqual(afterLargest, ['largest', 'later'])
 })

@@ -2,7 +2,7 @@ import { getHeapStatistics } from 'node:v8'
 import { otherWork } from '../../server/database/turn.ts'
 import { Pace } from '../../server/graphql/pace.ts'
 
-// In what order three requests end, while there is memory and while it is tight, as JSON.
+// In what order requests end, while there is memory and while it is tight, as JSON.
 
 let nowMs = 0
 performance.now = () => nowMs
@@ -29,9 +29,26 @@ const inOrder = async (): Promise<string[]> => {
   return done
 }
 
+/** One that was over while it waited for something else, and one that could not go on before. */
+const afterLargest = async (): Promise<string[]> => {
+  const done: string[] = []
+  const largest = new Pace()
+  nowMs += 60
+  await largest.nextTurn()
+  const later = new Pace()
+  nowMs += 20
+  const waiting = later.nextTurn().then(() => done.push('later'))
+  for (let n = 0; n < 20; n++) await otherWork()
+  done.push('largest')
+  largest.end()
+  await waiting
+  later.end()
+  return done
+}
+
 const loose = await inOrder()
 const filled: string[][] = []
 const isFull = () => getHeapStatistics().used_heap_size > 0.7 * getHeapStatistics().heap_size_limit
 while (!isFull()) filled.push(Array.from({ length: 10_000 }, (_, n) => `${n}`))
 const tight = await inOrder()
-console.log(JSON.stringify({ loose, tight, filled: filled.length }))
+console.log(JSON.stringify({ loose, tight, afterLargest: await afterLargest(), filled: filled.length }))
