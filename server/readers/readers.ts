@@ -409,13 +409,13 @@ export class Readers {
     return occupiedMs > longMs && this.#costs.isHeavy(job.tokenId, occupiedMs)
   }
 
-  /** What is large runs again where it is not in the way of a small query that waits, if no reader is left to those. */
+  /** Whether a small query waits, and no other reader is left to small ones. */
   #isInTheWay(reader: Reader, job: Job): boolean {
     if (!this.#isSmallWaiting || !job.isLarge || job.hasMadeWay || job.mode.now !== 'running') return false
-    const others = this.#ready.filter(other => other !== reader)
-    return others.length > 0 && hasNoneLight(this.#running(others))
+    return hasNoneLight(this.#running(this.#ready.filter(other => other !== reader)))
   }
 
+  /** It runs again, where what is not light runs; and then it stays, or it would never be done. */
   #makeWay(reader: Reader, job: Job): void {
     job.hasMadeWay = true
     this.#putBack(reader, job)

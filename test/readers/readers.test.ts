@@ -173,6 +173,30 @@ it('queries that have every place are put back sooner while others wait for one,
   }
 })
 
+it('what is large stays where another reader is left to small queries, and so do these', async () => {
+  const { started, ask, placesOf, stop } = await startReaders()
+  const tokens = Array.from({ length: 9 }, (_, n) => tokenOf(`${n}`, false))
+  try {
+    for (let n = 0; n < 4; n++) for (const token of tokens) await placesOf([token])
+    const answers = tokens.slice(0, 8).map(ask)
+    await eventually('all places to be taken', () => started.every(({ asked }) => asked.size === 4), Boolean)
+    started[0]!.tellLarge()
+    answers.push(ask(tokens[8]!))
+    await wait(60)
+    assert.deepEqual(
+      started.map(({ putBack }) => putBack),
+      [0, 0],
+    )
+    const answering = setInterval(() => {
+      for (const one of started) one.answerAll()
+    }, 10)
+    await Promise.all(answers)
+    clearInterval(answering)
+  } finally {
+    await stop()
+  }
+})
+
 const [little, much, other] = [tokenOf('little', true), tokenOf('much', true), tokenOf('other', false)]
 
 /** The second of two readers is left, `light` are known to be light, and a token of the operator's asks much. */
