@@ -17,15 +17,16 @@ export class FairShare {
     return Math.max(this.#leastMs, this.#hadMs.get(key) ?? 0)
   }
 
-  /** A query begins. `waiting`: the keys that wait, this one among them. */
-  begin(key: string, expectedMs: number, waiting: Iterable<string>): void {
+  /**
+   * A query begins. `waiting`: the keys that wait, this one among them. Returns what is to be called when it has ended,
+   * with the time that it took: the key has had that, in place of what was expected and of no more than was counted.
+   */
+  begin(key: string, expectedMs: number, waiting: Iterable<string>): (tookMs: number) => void {
     this.#leastMs = Math.min(...Array.from(waiting, id => this.hadMs(id)))
+    const beforeMs = this.hadMs(key)
     this.#give(key, expectedMs)
-  }
-
-  /** It has ended, and took another time. */
-  end(key: string, expectedMs: number, tookMs: number): void {
-    this.#give(key, tookMs - expectedMs)
+    const givenMs = this.hadMs(key) - beforeMs
+    return tookMs => this.#give(key, tookMs - givenMs)
   }
 
   #give(key: string, ms: number): void {
@@ -51,22 +52,16 @@ export class FairTurns {
     return ofTenants || this.#ofTokens.hadMs(a.tokenId) - this.#ofTokens.hadMs(b.tokenId)
   }
 
-  /** `waiting`: who waits, this one among them. */
-  begin({ tenantId, tokenId }: Asker, expectedMs: number, waiting: readonly Asker[]): void {
-    this.#ofTenants.begin(
-      tenantId,
-      expectedMs,
-      waiting.map(each => each.tenantId),
-    )
-    this.#ofTokens.begin(
-      tokenId,
-      expectedMs,
-      waiting.map(each => each.tokenId),
-    )
-  }
-
-  end({ tenantId, tokenId }: Asker, expectedMs: number, tookMs: number): void {
-    this.#ofTenants.end(tenantId, expectedMs, tookMs)
-    this.#ofTokens.end(tokenId, expectedMs, tookMs)
+  /** As `FairShare.begin`. `waiting`: who waits, this one among them. */
+  begin({ tenantId, tokenId }: Asker, expectedMs: number, waiting: readonly Asker[]): (tookMs: number) => void {
+    const tenants = waiting.map(each => each.tenantId)
+    const tokens = waiting.map(each => each.tokenId)
+    const ends = [
+      this.#ofTenants.begin(tenantId, expectedMs, tenants),
+      this.#ofTokens.begin(tokenId, expectedMs, tokens),
+    ]
+    return tookMs => {
+      for (const end of ends) end(tookMs)
+    }
   }
 }

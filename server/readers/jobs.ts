@@ -47,8 +47,8 @@ export class Job {
   hasMadeWay = false
   isMatching = false
   hasMoved = false
-  /** What it was expected to take when it began. */
-  expectedMs = 0
+  /** Called when it has left its reader. */
+  endTurn: (tookMs: number) => void = () => {}
   /** On its reader's clock. */
   begunAt = 0
   /** Whether it waits for leave to match, and does nothing. */

@@ -242,7 +242,7 @@ export class Readers {
   }
 
   #leave(reader: Reader, job: Job, tookMs: number): void {
-    this.#turns.end(job, job.expectedMs, tookMs)
+    job.endTurn(tookMs)
     reader.leave(job)
     job.leave()
   }
@@ -380,8 +380,7 @@ export class Readers {
 
   #run(reader: Reader, job: Job): void {
     job.mode.enter('running')
-    job.expectedMs = this.#costs.expectedMs(job.tokenId)
-    this.#turns.begin(job, job.expectedMs, [job, ...this.#waiting])
+    job.endTurn = this.#turns.begin(job, this.#costs.expectedMs(job.tokenId), [job, ...this.#waiting])
     this.#rest.refresh()
     job.waitsToMatch = false
     reader.begin(job)
