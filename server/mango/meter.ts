@@ -4,7 +4,10 @@ export type Meter = {
   load(rows: readonly Record<string, unknown>[]): void
   /** A pattern with this many instructions was compiled. */
   compile(instructions: number): void
-  /** Resolves when matching may begin, at once if no pattern may take long for a row. */
+  /**
+   * Resolves when statements and matching may begin, at once if no pattern may take long for a row. A statement with
+   * such patterns takes long itself, and holds the process of SQLite.
+   */
   turn?(): Promise<void> | undefined
   /** Matching or sorting has taken this many more milliseconds. */
   match(ms: number): void

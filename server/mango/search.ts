@@ -544,6 +544,7 @@ export class Search {
   }
 
   async #select(statement: Fragment): Promise<Row[]> {
+    await this.#source.meter.turn?.()
     this.#note(() => statement)
     const found = await select<Row>(this.#db, statement.sql, statement.bindings)
     this.#rowsExamined += found.length
@@ -551,6 +552,7 @@ export class Search {
   }
 
   async #run(builder: Knex.QueryBuilder): Promise<Row[]> {
+    await this.#source.meter.turn?.()
     this.#note(() => fragmentOf(builder))
     const rows: Row[] = await builder
     this.#rowsExamined += rows.length
@@ -568,7 +570,6 @@ export class Search {
     const documents =
       this.#needs.size === 0 ? undefined : await documentsOf(this.#source, this.#resource, rows, this.#needs)
     const hits: Hit[] = []
-    if (residual !== undefined) await this.#source.meter.turn?.()
     this.#matcher.begin()
     for (const [index, row] of rows.entries()) {
       const document = documents?.[index] ?? null
