@@ -268,6 +268,11 @@ export class Budget implements Meter {
     return { [Symbol.asyncIterator]: () => ({ next }) as AsyncIterator<Row> }
   }
 
+  /** Calls back once all lists that have come are answered, so that one statement loads what all their rows need. */
+  loadTogether(load: () => void): void {
+    this.#pace.afterTurns(load)
+  }
+
   /** What was read; or, once the request is over, what never comes. */
   #unlessOver<T>(read: T | Promise<T>, count: (found: T) => void): T | Promise<T> {
     const counted = (found: T): T | Promise<T> => {

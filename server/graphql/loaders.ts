@@ -30,6 +30,16 @@ type Loader<Value> = {
 export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessToken, budget: Budget) => {
   const visible = visibleTo(token)
   const options = () => ({ related: visible, now: clock.now(), meter: budget })
+  const loaderOf = <Value>(load: Load<Value>) => createLoader(load, dispatch => budget.loadTogether(dispatch))
+  /** A map of loaders, each made at its first use. */
+  const eachOnce = <Key, Value>(load: (key: Key) => Load<Value>): ((key: Key) => Loader<Value>) => {
+    const made = new Map<Key, Loader<Value>>()
+    return key => {
+      const loader = made.get(key) ?? loaderOf(load(key))
+      made.set(key, loader)
+      return loader
+    }
+  }
 
   // Keyed by the field in the document, which has the same arguments wherever it is resolved; the arguments can be too
   // large to compare.
@@ -89,21 +99,11 @@ export const createLoaders = ({ knex }: Database, clock: Clock, token: AccessTok
   }
 }
 
-/** A map of loaders, each made at its first use. */
-const eachOnce = <Key, Value>(load: (key: Key) => Load<Value>): ((key: Key) => Loader<Value>) => {
-  const made = new Map<Key, Loader<Value>>()
-  return key => {
-    const loader = made.get(key) ?? loaderOf(load(key))
-    made.set(key, loader)
-    return loader
-  }
-}
-
 /**
  * Answers a value that it has loaded before at once: a promise, and what waits for it, take several times the memory of
  * the field.
  */
-const loaderOf = <Value>(loadAll: Load<Value>): Loader<Value> => {
+const createLoader = <Value>(loadAll: Load<Value>, batchScheduleFn: (dispatch: () => void) => void): Loader<Value> => {
   const known = new Map<string, Value>()
   const loadBatch: Load<Value> = async ids => {
     const found = await loadAll(ids)
@@ -113,7 +113,7 @@ const loaderOf = <Value>(loadAll: Load<Value>): Loader<Value> => {
     }
     return found
   }
-  const loader = new DataLoader<string, Value>(loadBatch, { maxBatchSize })
+  const loader = new DataLoader<string, Value>(loadBatch, { maxBatchSize, batchScheduleFn })
   return {
     load: id => (known.has(id) ? known.get(id)! : loader.load(id)),
     async loadAhead(ids) {

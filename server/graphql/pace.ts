@@ -21,6 +21,7 @@ let isDue = false
 export class Pace {
   #heldMs = 0
   readonly #waiting: (() => void)[] = []
+  readonly #after: (() => void)[] = []
   #isOver = false
 
   /** The request is over: whatever still waits for a turn of it never has one. */
@@ -58,6 +59,14 @@ export class Pace {
       // What this lets run runs before the next.
       await undefined
     }
+    if (!this.isWaiting) for (const work of this.#after.splice(0)) this.afterTurns(work)
+  }
+
+  /** Calls back after what can go on now, once nothing of the request waits for a turn. */
+  afterTurns(work: () => void): void {
+    const look = () => (this.isWaiting ? this.#after.push(work) : work())
+    // When all promises that are settled have been followed, as DataLoader does it by itself.
+    Promise.resolve().then(() => process.nextTick(look))
   }
 }
 

@@ -99,6 +99,31 @@ it('lists that come together are answered in turns, however short they are', asy
   assert.deepEqual(await listed, [row])
 })
 
+it('what the rows of lists need is loaded once, when all of them are answered', async () => {
+  const budget = new Budget()
+  let rows = 0
+  let loads = 0
+  const load = () => {
+    assert.equal(rows, 8_000)
+    loads += 1
+  }
+  const read = async () => {
+    for await (const _ of budget.answer(info, rowsOf(4_000)) as AsyncIterable<Row>) {
+      rows += 1
+      nowMs += 0.1
+      if (rows === 1) budget.loadTogether(load)
+    }
+  }
+  await Promise.all([read(), read()])
+  await eventually('the load', () => loads === 1, Boolean)
+})
+
+it('a list that nobody reads to its end keeps nothing from being loaded', async () => {
+  const budget = new Budget()
+  for await (const _ of budget.answer(info, rowsOf(4_000)) as AsyncIterable<Row>) break
+  await new Promise<void>(resolve => budget.loadTogether(resolve))
+})
+
 it('the rest of a list is not answered once its request is over', async () => {
   const budget = new Budget()
   let rows = 0
