@@ -42,7 +42,8 @@ const SMALL: Spent = {
   values: 20_000,
   bytes: 200_000,
   instructions: 100,
-  matchingMs: 20,
+  // Time tells nothing: a small one that shares the processor takes several times its own.
+  matchingMs: Number.POSITIVE_INFINITY,
 }
 const SMALL_STATEMENTS = 15
 

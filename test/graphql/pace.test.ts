@@ -150,7 +150,6 @@ it('a request is called large once, as soon as it has spent more than a small on
     values: (budget, isMore) => budget.answer(info, rowsOf(isMore ? 801 : 800)),
     bytes: (budget, isMore) => budget.text(isMore ? 200_001 : 200_000),
     instructions: (budget, isMore) => budget.compile(isMore ? 101 : 100),
-    matching: (budget, isMore) => budget.match(isMore ? 21 : 20),
     statements(budget, isMore) {
       for (let n = 0; n < (isMore ? 16 : 15); n++) budget.proceed()
     },
@@ -168,6 +167,9 @@ it('a request is called large once, as soon as it has spent more than a small on
     })
     assert.deepEqual(times, [0, 1], what)
   }
+  const slow = new Budget()
+  slow.onLarge = () => assert.fail('time alone makes a request large')
+  slow.match(5_000)
 })
 
 it('while memory is tight, the largest goes on alone until it is over, and small ones pass by', async () => {
