@@ -179,8 +179,12 @@ export class Budget implements Meter {
     }
   }
 
+  /** Throws when the request is over, so that a search ends where it waits, with its transaction. */
   pause(): Promise<void> {
-    return this.#pace.nextTurn()
+    const ended = this.#ended.promise.then(reason => {
+      throw reason
+    })
+    return Promise.race([this.#pace.nextTurn(), ended])
   }
 
   load(rows: readonly Row[]): void {

@@ -143,6 +143,16 @@ it('the rest of a list is not answered once its request is over', async () => {
   assert.equal(rows, before)
 })
 
+it('a search that waits for its turn ends with its request', async () => {
+  const budget = new Budget()
+  const answered = budget.within(() => new Promise(() => {}))
+  const paused = budget.pause()
+  budget.end(new Error('over'))
+  await assert.rejects(paused, /over/)
+  await assert.rejects(answered, /over/)
+  await assert.rejects(budget.pause(), /over/)
+})
+
 it('a request is called large once, as soon as it has spent more than a small one does', () => {
   const spend: Record<string, (budget: Budget, isMore: boolean) => void> = {
     rows: (budget, isMore) => budget.load(rowsOf(isMore ? 501 : 500)),
