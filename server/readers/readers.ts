@@ -79,6 +79,7 @@ export class Readers {
   readonly #turns = new FairTurns()
   #lastId = 0
   #isStopping = false
+  /** Whether a light query waits, as of the last dispatch: each large one asks it every few milliseconds. */
   #isSmallWaiting = false
   /** Whether two readers have been ready at once. */
   #hadTwo = false
@@ -297,8 +298,8 @@ export class Readers {
     const party = this.#partyOf(job)
     const isSuspect = job.ended > 0
     const isHeavy = job.isHeavy || isSuspect || this.#costs.isHeavy(tokenId)
-    const hasTakenLong = job.isLarge || (reader !== undefined && this.#costs.isHeavy(tokenId, reader.costOf(job)))
-    const isKnown = this.#isKnown(job) && !hasTakenLong
+    const hasTakenLong = reader !== undefined && this.#costs.isHeavy(tokenId, reader.costOf(job))
+    const isKnown = this.#isKnown(job) && !job.isLarge && !hasTakenLong
     return { party, isKnown, isHeavy, isMatching, isSuspect }
   }
 
