@@ -43,11 +43,12 @@ export class Turns<Item> {
     return undefined
   }
 
-  /** As `take`, but the keys are in the order of their first items; equal ones take turns. */
-  takeFirst(mayBegin: (item: Item) => boolean, order: (a: Item, b: Item) => number): Item | undefined {
-    const first = ([, line]: [string, Set<Item>]): Item => line.values().next().value!
+  /** As `take`, but the keys are in the order of the ranks of their first items; equal ones take turns. */
+  takeFirst(mayBegin: (item: Item) => boolean, rankOf: (item: Item) => readonly number[]): Item | undefined {
+    const ranked = Array.from(this.#lines, line => ({ line, rank: rankOf(line[1].values().next().value!) }))
+    ranked.sort((a, b) => compareRanks(a.rank, b.rank))
     return this.#takeFrom(
-      [...this.#lines].sort((a, b) => order(first(a), first(b))),
+      ranked.map(({ line }) => line),
       mayBegin,
     )
   }
@@ -69,4 +70,9 @@ export class Turns<Item> {
   *[Symbol.iterator](): Generator<Item> {
     for (const line of this.#lines.values()) yield* line
   }
+}
+
+export const compareRanks = (a: readonly number[], b: readonly number[]): number => {
+  const at = a.findIndex((value, n) => value !== b[n])
+  return at < 0 ? 0 : a[at]! - b[at]!
 }

@@ -46,7 +46,7 @@ it('keys are in the order of their first items, and equal ones take turns', () =
   const next = () =>
     turns.takeFirst(
       () => true,
-      (a, b) => Number(a[0] === 'a') - Number(b[0] === 'a'),
+      item => [Number(item[0] === 'a')],
     )
   assert.deepEqual([next(), next(), next(), next(), next()], ['b1', 'c1', 'b2', 'a1', 'a2'])
 })

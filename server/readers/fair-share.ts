@@ -46,10 +46,9 @@ export class FairTurns {
   readonly #ofTenants = new FairShare()
   readonly #ofTokens = new FairShare()
 
-  /** Negative if `a` comes before `b`. */
-  order(a: Asker, b: Asker): number {
-    const ofTenants = this.#ofTenants.hadMs(a.tenantId) - this.#ofTenants.hadMs(b.tenantId)
-    return ofTenants || this.#ofTokens.hadMs(a.tokenId) - this.#ofTokens.hadMs(b.tokenId)
+  /** What each had, the tenant and its token: the least comes first. */
+  rankOf({ tenantId, tokenId }: Asker): [number, number] {
+    return [this.#ofTenants.hadMs(tenantId), this.#ofTokens.hadMs(tokenId)]
   }
 
   /** As `FairShare.begin`. `waiting`: who waits, this one among them. */

@@ -103,7 +103,7 @@ export class Reader {
   }
 
   leave(job: Job): void {
-    if (this.running.delete(job.id)) this.#time.end()
+    if (this.running.delete(job.id)) this.#time.end(job.begunAt)
   }
 
   /** What a query has cost it. */

@@ -112,8 +112,7 @@ export const answerQueries = (
           },
         })
     running.delete(id)
-    time.end()
-    const costMs = time.since(begunAt)
+    const costMs = time.end(begunAt)
     if (budget.isOver) {
       sessions.delete(session)
       endSession(session, tell).catch(error => log.warn({ err: error }, 'a connection was not closed'))

@@ -40,6 +40,8 @@ const LOOK_MS = 10
 const LONG_MS = { unknown: 250, known: 500, awaited: 100 }
 /** Its first queries take longer: its code is not compiled yet. */
 const NEW_UNTIL = 4
+/** How long a query that is not light comes after all that are; then it has its turn as they have. */
+const BEHIND_MS = 2_000
 /** How long a request waits for a busy reader before another reader is started. */
 const WORTH_A_READER_MS = 100
 /** The code of an answer that was not wanted any more. */
@@ -56,8 +58,12 @@ const MOST_WAITING = 32_000_000
 /** `onReplaced`: another release was installed in place of this process's. `onEnded`: a reader ended in its work. */
 type Heard = { onReplaced(): void; onEnded(): void }
 
-/** When readers start and end that nothing is asked of, and what one is; by default as in the product, a process. */
+/**
+ * When readers start and end that nothing is asked of, how long what is not light waits for what is, and what a reader
+ * is; by default as in the product, a process.
+ */
 export type ReaderTerms = {
+  behindMs?: number
   pairMs?: number
   restMs?: number
   start?: (given: Start, heard: HeardOfOne) => Queries
@@ -79,13 +85,12 @@ export class Readers {
   readonly #turns = new FairTurns()
   #lastId = 0
   #isStopping = false
-  /** Whether a light query waits, as of the last dispatch: each large one asks it every few milliseconds. */
-  #isSmallWaiting = false
   /** Whether two readers have been ready at once. */
   #hadTwo = false
   #startAfter = 0
   #fault: string | undefined
   readonly #heard: Heard
+  readonly #behindMs: number
   readonly #pairMs: number
   readonly #start: NonNullable<ReaderTerms['start']>
   #pair: NodeJS.Timeout | undefined
@@ -96,8 +101,9 @@ export class Readers {
     database: Database,
     log: Log,
     heard: Heard,
-    { pairMs = PAIR_MS, restMs = REST_MS, start = startProcess }: ReaderTerms = {},
+    { behindMs = BEHIND_MS, pairMs = PAIR_MS, restMs = REST_MS, start = startProcess }: ReaderTerms = {},
   ) {
+    this.#behindMs = behindMs
     this.#heard = heard
     this.#pairMs = pairMs
     this.#start = start
@@ -336,7 +342,6 @@ export class Readers {
     if (this.#isStopping) return
     let hasBegun = true
     while (hasBegun) hasBegun = this.#beginOne()
-    this.#isSmallWaiting = [...this.#waiting.lines].some(line => isLightOne(this.#shareOf(line.values().next().value!)))
     const ready = this.#ready
     if (this.#fault !== undefined) {
       if (ready.length === 0) for (const job of [...this.#waiting]) this.#giveUp(job, isRestarting())
@@ -356,27 +361,31 @@ export class Readers {
   /**
    * Begins one waiting query: a light one in the reader with the most places, any other in the one that has begun the
    * fewest. One that has just started is slow, and is left to them. Returns whether it has.
+   *
+   * Rejected: light ones first, however long others wait. A crowd of tokens with small queries kept out for seconds a
+   * small one that had been slow once, and new tokens until their time was up.
    */
   #beginOne(): boolean {
-    const busiestLast = this.#ready.sort((a, b) => a.running.size - b.running.size || b.begun - a.begun)
-    const newestFirst = busiestLast.toSorted((a, b) => a.begun - b.begun)
-    return this.#beginIn(busiestLast, true) || this.#beginIn(newestFirst, false)
-  }
-
-  #beginIn(readers: Reader[], isLight: boolean): boolean {
-    const running = this.#running(readers)
+    const ready = this.#ready
+    if (this.#waiting.size === 0 || ready.every(({ running }) => running.size >= this.#limits.places)) return false
     const rules = this.#rules
-    for (const [index, reader] of readers.entries()) {
-      const mayBeginHere = (job: Job) => {
-        const share = this.#shareOf(job)
-        return isLightOne(share) === isLight && mayBegin(share, index, running, rules)
-      }
-      const job = this.#waiting.takeFirst(mayBeginHere, (a, b) => this.#turns.order(a, b))
-      if (!job) continue
-      this.#run(reader, job)
-      return true
+    const busiestLast = ready.sort((a, b) => a.running.size - b.running.size || b.begun - a.begun)
+    const newestFirst = busiestLast.toSorted((a, b) => a.begun - b.begun)
+    const placesIn = (readers: Reader[]) => ({ readers, running: this.#running(readers) })
+    const [forLight, forOthers] = [placesIn(busiestLast), placesIn(newestFirst)]
+    let place: Reader | undefined
+    const hasPlace = (job: Job): boolean => {
+      const share = this.#shareOf(job)
+      const { readers, running } = isLightOne(share) ? forLight : forOthers
+      place = readers.find((_, index) => mayBegin(share, index, running, rules))
+      return place !== undefined
     }
-    return false
+    const late = performance.now() - this.#behindMs
+    const isBehind = (job: Job) => job.askedAt > late && !isLightOne(this.#shareOf(job))
+    const rankOf = (job: Job) => [Number(isBehind(job)), ...this.#turns.rankOf(job)]
+    const job = this.#waiting.takeFirst(hasPlace, rankOf)
+    if (job) this.#run(place!, job)
+    return job !== undefined
   }
 
   #run(reader: Reader, job: Job): void {
@@ -411,7 +420,9 @@ export class Readers {
 
   /** Whether a small query waits, and no other reader is left to small ones. */
   #isInTheWay(reader: Reader, job: Job): boolean {
-    if (!this.#isSmallWaiting || !job.isLarge || job.hasMadeWay || job.mode.now !== 'running') return false
+    if (!job.isLarge || job.hasMadeWay || job.mode.now !== 'running') return false
+    const firsts = Array.from(this.#waiting.lines, line => line.values().next().value!)
+    if (!firsts.some(first => isLightOne(this.#shareOf(first)))) return false
     return hasNoneLight(this.#running(this.#ready.filter(other => other !== reader)))
   }
 

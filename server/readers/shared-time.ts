@@ -16,12 +16,14 @@ export class SharedTime {
     return from
   }
 
-  end(): void {
-    this.#read()
+  /** Returns the share of one that ends. */
+  end(from: number): number {
+    const share = this.since(from)
     this.#running -= 1
+    return share
   }
 
-  /** The share of one that runs, or has just ended. */
+  /** The share so far of one that runs. */
   since(from: number): number {
     return this.#read() - from
   }

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
 import { FairShare, FairTurns } from '../../server/readers/fair-share.ts'
+import { compareRanks } from '../../server/turns.ts'
 
 /** Serves the given number of queries, one at a time, of keys that always have one waiting: how many each has had. */
 const serve = (shares: FairShare, tookMs: Record<string, number>, queries: number): Record<string, number> => {
@@ -65,7 +66,7 @@ it('a tenant with many tokens has no more than one with a single token, and each
   ]
   const served = { a: 0, b: 0, c: 0, d: 0 }
   for (let n = 0; n < 600; n++) {
-    const [first] = askers.toSorted((a, b) => turns.order(a, b)) as [(typeof askers)[0]]
+    const [first] = askers.toSorted((a, b) => compareRanks(turns.rankOf(a), turns.rankOf(b))) as [(typeof askers)[0]]
     turns.begin(first, 25, askers)(40)
     served[first.tokenId as 'a'] += 1
   }

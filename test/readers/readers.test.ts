@@ -36,11 +36,13 @@ class Scripted implements Queries {
   }
 
   answerAll(costMs = 1): void {
-    for (const id of this.asked) {
-      this.asked.delete(id)
-      const answer = { kind: 'answer', id, status: 200, headers: {}, codes: new Set(), operation: undefined } as const
-      this.#heard.message({ ...answer, body: Buffer.from('{}'), costMs })
-    }
+    for (const id of this.asked) this.answer(id, costMs)
+  }
+
+  answer(id: number, costMs = 1): void {
+    this.asked.delete(id)
+    const answer = { kind: 'answer', id, status: 200, headers: {}, codes: new Set(), operation: undefined } as const
+    this.#heard.message({ ...answer, body: Buffer.from('{}'), costMs })
   }
 
   /** What it was asked has spent more than a small query does. */
@@ -73,7 +75,7 @@ const none = { onReplaced() {}, onEnded() {} }
 const LONG_MS = 300
 
 /** Readers that are ready, of a database server, so that each has several places. */
-const startReaders = async (mayBeReady: () => boolean = () => true) => {
+const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: number) => {
   const given = await migratedDatabase('sqlite')
   const database: Database = { ...given.database, dialect: { ...given.database.dialect, isEmbedded: false } }
   const started: Scripted[] = []
@@ -81,7 +83,11 @@ const startReaders = async (mayBeReady: () => boolean = () => true) => {
     started.push(new Scripted(heard, mayBeReady()))
     return started.at(-1)!
   }
-  const readers = new Readers('', database, createLog('silent'), none, { pairMs: 0, start })
+  const readers = new Readers('', database, createLog('silent'), none, {
+    ...(behindMs !== undefined && { behindMs }),
+    pairMs: 0,
+    start,
+  })
   const ask = (token: AccessToken) => readers.ask(requestOf(token), terms(10_000))
   /** How many of these each reader is asked at once, if it is asked any; they are answered then. */
   const placesOf = async (tokens: AccessToken[], costMs?: number) => {
@@ -172,6 +178,36 @@ it('queries that have every place are put back sooner while others wait for one,
     await stop()
   }
 })
+
+for (const [behindMs, first] of [
+  [0, 'is in turn'],
+  [10_000, 'comes after it'],
+] as const) {
+  it(`a query of a new token that has waited longer than ${behindMs} ms for a light one ${first}`, async () => {
+    const { started, ask, placesOf, stop } = await startReaders(undefined, behindMs)
+    const light = Array.from({ length: 9 }, (_, n) => tokenOf(`light ${n}`, true))
+    try {
+      for (let n = 0; n < 4; n++) for (const token of light) await placesOf([token])
+      const answers = light.slice(1).map(ask)
+      await eventually('all places to be taken', () => started.every(({ asked }) => asked.size === 4), Boolean)
+      const newest = () => Math.max(...started.flatMap(({ asked }) => [...asked]))
+      const before = newest()
+      answers.push(ask(tokenOf('new', true)), ask(light[0]!))
+      await wait(1)
+      const [oldest] = started[0]!.asked
+      started[0]!.answer(oldest!)
+      const begun = await eventually('one of the two to be asked', newest, id => id > before)
+      assert.equal(begun - before, behindMs === 0 ? 1 : 2)
+      const answering = setInterval(() => {
+        for (const one of started) one.answerAll()
+      }, 10)
+      await Promise.all(answers)
+      clearInterval(answering)
+    } finally {
+      await stop()
+    }
+  })
+}
 
 it('what is large stays where another reader is left to small queries, and so do these', async () => {
   const { started, ask, placesOf, stop } = await startReaders()

@@ -9,11 +9,11 @@ it('what runs at once shares the time, and what runs alone has all of it', () =>
   now = 10
   const second = time.begin()
   now = 30
-  assert.deepEqual([time.since(first), time.since(second)], [20, 10])
-  time.end()
+  assert.deepEqual([time.since(first), time.end(second)], [20, 10])
   now = 35
-  assert.deepEqual([time.since(first), time.since(second)], [25, 15])
-  time.end()
+  assert.deepEqual([time.since(first), time.end(first)], [25, 25])
   now = 1_000
-  assert.equal(time.since(first), 25)
+  const third = time.begin()
+  now = 1_001
+  assert.equal(time.end(third), 1)
 })
