@@ -373,15 +373,26 @@ export class Readers {
     const newestFirst = busiestLast.toSorted((a, b) => a.begun - b.begun)
     const placesIn = (readers: Reader[]) => ({ readers, running: this.#running(readers) })
     const [forLight, forOthers] = [placesIn(busiestLast), placesIn(newestFirst)]
+    const shares = new Map<Job, Share>()
+    const shareOf = (job: Job): Share => {
+      const share = shares.get(job) ?? this.#shareOf(job)
+      shares.set(job, share)
+      return share
+    }
     let place: Reader | undefined
+    // A crowd that has all that it may have waits in many lines: one of each kind is asked about.
+    const refused = new Set<string>()
     const hasPlace = (job: Job): boolean => {
-      const share = this.#shareOf(job)
+      const share = shareOf(job)
+      const kind = Object.values(share).join()
+      if (refused.has(kind)) return false
       const { readers, running } = isLightOne(share) ? forLight : forOthers
       place = readers.find((_, index) => mayBegin(share, index, running, rules))
+      if (place === undefined) refused.add(kind)
       return place !== undefined
     }
     const late = performance.now() - this.#behindMs
-    const isBehind = (job: Job) => job.askedAt > late && !isLightOne(this.#shareOf(job))
+    const isBehind = (job: Job) => job.askedAt > late && !isLightOne(shareOf(job))
     const rankOf = (job: Job) => [Number(isBehind(job)), ...this.#turns.rankOf(job)]
     const job = this.#waiting.takeFirst(hasPlace, rankOf)
     if (job) this.#run(place!, job)
