@@ -1,4 +1,5 @@
-import { setFlagsFromString } from 'node:v8'
+import { PerformanceObserver } from 'node:perf_hooks'
+import { getHeapSpaceStatistics, setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 
 /** Of the event loop's time: some five events a second. */
@@ -12,6 +13,23 @@ export const compactHeap = (): void => {
   setFlagsFromString('--expose-gc')
   const collect: NodeJS.GCFunction = runInNewContext('gc')
   collect({ type: 'major', execution: 'sync', flavor: 'last-resort' })
+}
+
+/**
+ * Where the space of young objects ends to grow: beyond it, an event costs no less CPU. V8's own limit is 128 MB, which
+ * garbage fills before it is collected, and --max-semi-space-size is read before a program can set it.
+ */
+const YOUNG_BYTES = 32 * 2 ** 20
+
+/** Bounds the space of young objects while it grows, and lets it grow again after it was compacted. */
+export const boundYoungSpace = (): void => {
+  let isBound = false
+  new PerformanceObserver(() => {
+    const young = getHeapSpaceStatistics().find(({ space_name }) => space_name === 'new_space')!
+    if (young.space_size >= YOUNG_BYTES === isBound) return
+    isBound = !isBound
+    setFlagsFromString(`--semi-space-growth-factor=${isBound ? 1 : 2}`)
+  }).observe({ entryTypes: ['gc'] })
 }
 
 /**

@@ -31,6 +31,31 @@ test('a process gives the memory of a load back when it is at rest, sooner than 
   assert.ok(rested < loaded / 2, `${loaded} MB after the load and ${rested} MB at rest`)
 })
 
+/** Makes garbage of which much survives a collection, and prints how large its space of young objects has become. */
+const YOUNG = `
+  import { getHeapSpaceStatistics } from 'node:v8'
+  import { setTimeout as wait } from 'node:timers/promises'
+  import { boundYoungSpace } from '${heap}'
+  if (process.argv[1] === 'bound') boundYoungSpace()
+  const youngMb = () =>
+    getHeapSpaceStatistics().find(({ space_name }) => space_name === 'new_space').space_size / 2 ** 20
+  let kept = []
+  for (let n = 0; n < 400; n++) {
+    for (let made = 0; made < 20_000; made++) kept.push({ made, many: [made] })
+    if (n % 20 === 0) kept = []
+    await wait()
+  }
+  console.log(youngMb())
+`
+
+test('the young objects of a process have a quarter of the space that V8 would give them', async () => {
+  const youngMb = async (...given: string[]) => {
+    const args = ['--disable-warning=ExperimentalWarning', '--input-type=module', '-e', YOUNG, ...given]
+    return Number((await promisify(execFile)(process.execPath, args)).stdout)
+  }
+  assert.deepEqual([await youngMb(), await youngMb('bound')], [128, 32])
+})
+
 /** Answers requests, and prints how many bytes each has left among the old objects when young ones are collected. */
 const ANSWERING = `
   import { once } from 'node:events'

@@ -165,7 +165,8 @@ npx takes most of a second each time. After this, “tidings” is enough there:
 const SHUTDOWN_LIMIT_MS = 28_000
 
 const runUntilSignal = async (config: Config, onReady: (url: string) => void = () => {}): Promise<void> => {
-  const { compactHeapAtRest } = await import('../../server/heap.ts')
+  const { boundYoungSpace, compactHeapAtRest } = await import('../../server/heap.ts')
+  boundYoungSpace()
   compactHeapAtRest()
   const { startServer } = await import('../../server/main.ts')
   const { createLog } = await import('../../server/log.ts')
