@@ -4,11 +4,11 @@ import type { Knex } from 'knex'
 import pRetry from 'p-retry'
 import { databaseFile } from '../../shared/database-url.ts'
 import { codeOf } from '../../shared/errors.ts'
+import { otherWork } from '../event-loop.ts'
 import { type Dialect, dialectOf, dialects, type Fault } from './dialect.ts'
 import { connectMysql } from './mysql.ts'
 import { connectSqlite } from './sqlite.ts'
 import { type Transaction, transact } from './transaction.ts'
-import { otherWork } from './turn.ts'
 
 export type Sql = Knex | Transaction
 

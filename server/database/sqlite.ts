@@ -3,9 +3,9 @@ import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlit
 import knexModule, { type Knex } from 'knex'
 import BetterSqlite3Client from 'knex/lib/dialects/better-sqlite3/index.js'
 import pRetry from 'p-retry'
+import { inTurn } from '../event-loop.ts'
 import { noteFull } from './full-disk.ts'
 import { knexLog } from './knex-log.ts'
-import { inTurn } from './turn.ts'
 
 const STATEMENTS_KEPT = 500
 /** The longest that a timer can wait. */

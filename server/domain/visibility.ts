@@ -1,7 +1,7 @@
 import { notFound } from '../../shared/errors.ts'
 import type { Sql } from '../database/connect.ts'
 import { named } from '../database/fragment.ts'
-import { otherWork } from '../database/turn.ts'
+import { otherWork } from '../event-loop.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
 import { type AccessToken, may } from './permissions.ts'
 import {

@@ -1,5 +1,5 @@
 import { getHeapStatistics } from 'node:v8'
-import { turnMs } from '../database/turn.ts'
+import { turnMs } from '../event-loop.ts'
 
 /** How long a request may hold the event loop before others have their turn. */
 const TURN_MS = 3

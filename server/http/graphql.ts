@@ -2,8 +2,8 @@ import { Readable } from 'node:stream'
 import type { GraphQLSchema } from 'graphql'
 import type { Middleware, ParameterizedContext } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
-import { otherWork } from '../database/turn.ts'
 import { CarryingSignature, newMark, useSignatureOnce } from '../domain/used-signatures.ts'
+import { otherWork } from '../event-loop.ts'
 import {
   type Admitted,
   type Answered,

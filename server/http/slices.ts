@@ -1,5 +1,6 @@
 import type { IncomingMessage, RequestListener } from 'node:http'
 import type { Socket } from 'node:net'
+import { turnMs } from '../event-loop.ts'
 
 /** How long requests are begun in a row before other work of the process has its turn. */
 const SLICE_MS = 8
@@ -21,16 +22,7 @@ export const inSlices = (handler: RequestListener): RequestListener => {
   let [now, next]: [Arrived[], Arrived[]] = [[], []]
   const ofUsed = now
   const ofNew = next
-  let since: number | undefined
-
-  const isOver = (): boolean => {
-    if (since !== undefined) return performance.now() - since >= SLICE_MS
-    since = performance.now()
-    setImmediate(() => {
-      since = undefined
-    })
-    return false
-  }
+  const isOver = () => turnMs() >= SLICE_MS
 
   // One call for each waiting request, so that what a request does at once belongs to its slice.
   const beginNext = (): void => {

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
-import { otherWork } from '../database/turn.ts'
 import type { AccessToken } from '../domain/permissions.ts'
+import { otherWork } from '../event-loop.ts'
 import type { Stream } from './stream.ts'
 
 /** The most deliveries that a group has yet to be told, and all groups; beyond that, clients have to reconnect. */

@@ -1,4 +1,4 @@
-import { otherWork } from '../database/turn.ts'
+import { otherWork } from '../event-loop.ts'
 import { evaluate } from './matcher.ts'
 import type { Meter } from './meter.ts'
 import type { Json, Node } from './selector.ts'

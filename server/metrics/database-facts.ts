@@ -4,10 +4,10 @@ import { webhookStatuses } from '../../shared/vocabulary.ts'
 import type { Clock } from '../clock.ts'
 import { checkWritable, type Database, rows } from '../database/connect.ts'
 import { wasFull } from '../database/full-disk.ts'
-import { otherWork } from '../database/turn.ts'
 import { headOfEach } from '../delivery/queue.ts'
 import { NEVER } from '../domain/missed.ts'
 import { ASIDE_TIME, PULL_TIME } from '../domain/pull-time.ts'
+import { otherWork } from '../event-loop.ts'
 
 // Metrics that only the database knows. However often they are scraped, a process queries the database rarely, and less
 // often the longer it takes. Each statement reads the head of an index or a bounded part of one.

@@ -7,7 +7,6 @@ import type { Log } from '../log.ts'
 import { otherRelease } from '../release.ts'
 import { Turns } from '../turns.ts'
 import { type Ending, HEAP_MB, type Heard as HeardOfOne, type Queries, ReaderProcess, type Start } from './child.ts'
-import { Costs } from './costs.ts'
 import { FairTurns } from './fair-share.ts'
 import { Job, Reader, type ReaderAnswer, type Terms } from './jobs.ts'
 import type { FromReader } from './messages.ts'
@@ -25,6 +24,7 @@ import {
   type Rules,
   type Share,
 } from './shares.ts'
+import { Standing } from './standing.ts'
 import { Tenants } from './tenants.ts'
 
 /** A reader that has not ended a request this long after its limit is blocked, and is killed. */
@@ -33,13 +33,6 @@ const HELD_MS = 2_000
 const PUT_BACK_MS = 500
 /** How often it is looked whether a query that runs has become heavy. */
 const LOOK_MS = 10
-/**
- * A query that has occupied its reader for so long is heavy; one of a light token may be slow as the machine is. While
- * others wait for a place, it is sooner: a crowd whose queries were all small until now would have every place.
- */
-const LONG_MS = { unknown: 250, known: 500, awaited: 100 }
-/** Its first queries take longer: its code is not compiled yet. */
-const NEW_UNTIL = 4
 /** How long a query that is not light comes after all that are; then it has its turn as they have. */
 const BEHIND_MS = 2_000
 /** How long a request waits for a busy reader before another reader is started. */
@@ -80,8 +73,7 @@ export class Readers {
   readonly #limits: Limits
   readonly #readers = new Set<Reader>()
   readonly #waiting = new Turns<Job>()
-  readonly #costs = new Costs()
-  readonly #costsOfTenants = new Costs()
+  readonly #standing: Standing
   readonly #turns = new FairTurns()
   #lastId = 0
   #isStopping = false
@@ -112,6 +104,7 @@ export class Readers {
     this.#database = database
     this.#log = log
     this.#tenants = new Tenants(database)
+    this.#standing = new Standing(this.#tenants)
     this.#limits = LIMITS[database.dialect.isEmbedded ? 'embedded' : 'server']
   }
 
@@ -238,13 +231,7 @@ export class Readers {
 
   /** `tookMs`: of one that was answered. */
   #left(reader: Reader, job: Job, tookMs?: number): void {
-    if (tookMs !== undefined || (job.isHeavy && !job.waitsToMatch)) {
-      const { isHeavy } = job
-      const [isNew, isMixed] = [reader.begun <= NEW_UNTIL, this.#isMixed(reader)]
-      const end = { tookMs, shareMs: reader.costOf(job), isHeavy, isNew, isMixed }
-      this.#costs.noteEnd(job.tokenId, end)
-      this.#costsOfTenants.noteEnd(job.tenantId, end)
-    }
+    this.#standing.noteEnd(job, reader, tookMs)
     this.#leave(reader, job, tookMs ?? reader.costOf(job))
   }
 
@@ -252,10 +239,6 @@ export class Readers {
     job.endTurn(tookMs)
     reader.leave(job)
     job.leave()
-  }
-
-  #isMixed(reader: Reader): boolean {
-    return [...reader.running.values()].some(job => !isLightOne(this.#shareOf(job, reader)))
   }
 
   #waitAgain(job: Job): void {
@@ -284,8 +267,8 @@ export class Readers {
       else if (said !== undefined) this.#log.warn({ said }, 'a reader has ended')
     })
     // What is light did not end it, beside others that may have.
-    const isMixed = this.#isMixed(reader)
-    const mayBeWhy = jobs.filter(job => !isMixed || !isLightOne(this.#shareOf(job, reader)))
+    const isMixed = this.#standing.isMixed(reader)
+    const mayBeWhy = jobs.filter(job => !isMixed || !isLightOne(this.#standing.shareOf(job, reader)))
     const isKnownWhy = jobs.some(({ mode }) => mode.now === 'over' || mode.now === 'put back')
     for (const job of jobs) {
       this.#left(reader, job)
@@ -298,32 +281,11 @@ export class Readers {
     this.#dispatch()
   }
 
-  /** `reader`: where it runs, if it does. What has taken long there is not light any more. */
-  #shareOf(job: Job, reader?: Reader): Share {
-    const { tokenId, isMatching } = job
-    const party = this.#partyOf(job)
-    const isSuspect = job.ended > 0
-    const isHeavy = job.isHeavy || isSuspect || this.#costs.isHeavy(tokenId)
-    const hasTakenLong = reader !== undefined && this.#costs.isHeavy(tokenId, reader.costOf(job))
-    const isKnown = this.#isKnown(job) && !job.isLarge && !hasTakenLong
-    return { party, isKnown, isHeavy, isMatching, isSuspect }
-  }
-
-  /** Beside other tenants, a token is not light that has asked little itself where others of its tenant ask much. */
-  #isKnown({ tokenId, tenantId }: Job): boolean {
-    const isOfHeavy = this.#tenants.areSeveral && this.#costsOfTenants.isHeavy(tenantId)
-    return this.#costs.isKnown(tokenId) && !isOfHeavy
-  }
-
   get #isReplacing(): boolean {
     const [ready, all] = [this.#ready.length, this.#readers.size]
     this.#hadTwo ||= ready > 1
     const mayStart = this.#fault === undefined && performance.now() >= this.#startAfter
     return this.#hadTwo && isReplacing({ ready, all, mayStart })
-  }
-
-  #partyOf({ tenantId, tokenId }: Job): string {
-    return this.#tenants.areSeveral ? tenantId : tokenId
   }
 
   get #rules(): Rules {
@@ -335,7 +297,7 @@ export class Readers {
   }
 
   #running(readers: readonly Reader[]): Share[][] {
-    return readers.map(reader => [...reader.running.values()].map(job => this.#shareOf(job, reader)))
+    return readers.map(reader => [...reader.running.values()].map(job => this.#standing.shareOf(job, reader)))
   }
 
   #dispatch(): void {
@@ -349,7 +311,7 @@ export class Readers {
     }
     if (ready.length < this.#readers.size || this.#readers.size >= this.#limits.readers) return
     const running = this.#running(ready)
-    const isLimited = (job: Job) => !mayHaveMore(this.#shareOf(job), running, this.#limits)
+    const isLimited = (job: Job) => !mayHaveMore(this.#standing.shareOf(job), running, this.#limits)
     const first = [...this.#waiting].filter(job => !isLimited(job)).sort((a, b) => a.askedAt - b.askedAt)[0]
     const isNoneLight = hasNoneLight(running)
     if (!first && (ready.length === 0 || !isNoneLight)) return
@@ -375,7 +337,7 @@ export class Readers {
     const [forLight, forOthers] = [placesIn(busiestLast), placesIn(newestFirst)]
     const shares = new Map<Job, Share>()
     const shareOf = (job: Job): Share => {
-      const share = shares.get(job) ?? this.#shareOf(job)
+      const share = shares.get(job) ?? this.#standing.shareOf(job)
       shares.set(job, share)
       return share
     }
@@ -401,7 +363,7 @@ export class Readers {
 
   #run(reader: Reader, job: Job): void {
     job.mode.enter('running')
-    job.endTurn = this.#turns.begin(job, this.#costs.expectedMs(job.tokenId), [job, ...this.#waiting])
+    job.endTurn = this.#turns.begin(job, this.#standing.expectedMs(job), [job, ...this.#waiting])
     this.#rest.refresh()
     job.waitsToMatch = false
     reader.begin(job)
@@ -416,24 +378,17 @@ export class Readers {
     if (job.isHeavy) return
     job.lookTimer = setTimeout(() => {
       if (this.#mayMove(reader, job)) this.#move(reader, job)
-      else if (this.#isLong(reader, job)) this.#becomesHeavy(reader, job)
+      else if (this.#standing.isLong(job, reader, this.#waiting.size > 0)) this.#becomesHeavy(reader, job)
       else if (this.#isInTheWay(reader, job)) this.#makeWay(reader, job)
       else this.#watch(reader, job)
     }, LOOK_MS)
-  }
-
-  #isLong(reader: Reader, job: Job): boolean {
-    const occupiedMs = reader.costOf(job)
-    const isAwaited = this.#waiting.size > 0
-    const longMs = isAwaited ? LONG_MS.awaited : this.#isKnown(job) ? LONG_MS.known : LONG_MS.unknown
-    return occupiedMs > longMs && this.#costs.isHeavy(job.tokenId, occupiedMs)
   }
 
   /** Whether a small query waits, and no other reader is left to small ones. */
   #isInTheWay(reader: Reader, job: Job): boolean {
     if (!job.isLarge || job.hasMadeWay || job.mode.now !== 'running') return false
     const firsts = Array.from(this.#waiting.lines, line => line.values().next().value!)
-    if (!firsts.some(first => isLightOne(this.#shareOf(first)))) return false
+    if (!firsts.some(first => isLightOne(this.#standing.shareOf(first)))) return false
     return hasNoneLight(this.#running(this.#ready.filter(other => other !== reader)))
   }
 
@@ -446,7 +401,7 @@ export class Readers {
   #mayMove(reader: Reader, job: Job): boolean {
     if (job.mode.now !== 'running' || job.hasMoved) return false
     const ready = this.#ready
-    return mayMove(this.#shareOf(job, reader), ready.indexOf(reader), this.#running(ready), this.#rules)
+    return mayMove(this.#standing.shareOf(job, reader), ready.indexOf(reader), this.#running(ready), this.#rules)
   }
 
   /** Under another id: its reader may hear of it late, and what that still answers is not wanted. */
@@ -477,7 +432,7 @@ export class Readers {
   #becomesHeavy(reader: Reader, job: Job): void {
     if (job.isHeavy || job.mode.now !== 'running') return
     const running = this.#ready.flatMap(({ running }) => [...running.values()])
-    const own = running.filter(other => other.isHeavy && this.#partyOf(other) === this.#partyOf(job))
+    const own = running.filter(other => other.isHeavy && this.#standing.partyOf(other) === this.#standing.partyOf(job))
     job.isHeavy = true
     if (own.length >= MOST_HEAVY_A_PARTY || !this.#mayStay(reader)) this.#putBack(reader, job)
     else this.#dispatch()

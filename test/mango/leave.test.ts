@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
-import { otherWork } from '../../server/database/turn.ts'
 import { users } from '../../server/domain/resources.ts'
+import { otherWork } from '../../server/event-loop.ts'
 import { count, find } from '../../server/mango/find.ts'
 import { unmetered } from '../../server/mango/meter.ts'
 import { migratedDatabase } from '../support/databases.ts'

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
-import { otherWork } from '../../server/database/turn.ts'
+import { otherWork } from '../../server/event-loop.ts'
 import { matches } from '../../server/mango/matcher.ts'
 import { Matching } from '../../server/mango/matching.ts'
 import { unmetered } from '../../server/mango/meter.ts'

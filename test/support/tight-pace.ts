@@ -1,5 +1,5 @@
 import { getHeapStatistics } from 'node:v8'
-import { otherWork } from '../../server/database/turn.ts'
+import { otherWork } from '../../server/event-loop.ts'
 import { Pace } from '../../server/graphql/pace.ts'
 
 // In what order requests end, while there is memory and while it is tight, as JSON.

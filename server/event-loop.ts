@@ -1,4 +1,5 @@
-// An embedded engine answers synchronously, so its statements follow one another without a turn of the event loop.
+// Who shares the event loop of a process. An embedded engine answers synchronously, so its statements would follow one
+// another without a turn of the loop; and neither does matching or answering a long list leave it by itself.
 
 /** Lets other work of the process run. */
 export const otherWork = (): Promise<void> => new Promise(resolve => setImmediate(resolve))
@@ -7,7 +8,7 @@ export const otherWork = (): Promise<void> => new Promise(resolve => setImmediat
 const TURN_MS = 8
 let beganAt: number | undefined
 
-/** How long work that asks has held this turn of the event loop. */
+/** How long the work that asks has held this turn of the event loop. */
 export const turnMs = (): number => {
   if (beganAt !== undefined) return performance.now() - beganAt
   beganAt = performance.now()
