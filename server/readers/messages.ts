@@ -32,8 +32,11 @@ export type FromReader =
       codes: Set<unknown>
       /** The operation's name. */
       operation: string | undefined
-      /** About how long the database and the reader worked for it, whatever else they did meanwhile. */
-      costMs: number
+      /**
+       * About how long the database and the reader worked for it, whatever else they did meanwhile. Undefined if it was
+       * ended since its answer was not wanted.
+       */
+      costMs: number | undefined
     }
   /** The request has patterns that may take long, and waits for `match`. */
   | { kind: 'heavy'; id: number }

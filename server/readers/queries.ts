@@ -54,6 +54,9 @@ const endSession = ({ database, connectionId }: Session, tell: Port['tell']): Pr
   return database.close()
 }
 
+/** The code of an answer that was not wanted any more; a query may be refused with it, too. */
+const HUNG_UP = hungUp().code
+
 const cpuMs = (): number => {
   const { user, system } = process.cpuUsage()
   return (user + system) / 1_000
@@ -119,8 +122,10 @@ export const answerQueries = (
     } else idle.push(session)
     if (!answered) return tell({ kind: 'mutation', id })
     const { status, headers, codes } = answered
+    const isEnded = gone.signal.aborted && codes.has(HUNG_UP)
     const body = String(answered.body ?? '')
-    const answer = { kind: 'answer', id, status, headers, codes, operation: asked, costMs } as const
+    const cost = { costMs: isEnded ? undefined : costMs }
+    const answer = { kind: 'answer', id, status, headers, codes, operation: asked, ...cost } as const
     if (body.length <= PART_CHARACTERS) return tell({ ...answer, body: Buffer.from(body) })
     bodySent = bodySent.then(() => {
       tell({ ...answer, body: Buffer.byteLength(body) })

@@ -37,8 +37,6 @@ const LOOK_MS = 10
 const BEHIND_MS = 2_000
 /** How long a request waits for a busy reader before another reader is started. */
 const WORTH_A_READER_MS = 100
-/** The code of an answer that was not wanted any more. */
-const HUNG_UP = hungUp().code
 /** How long after the first query another reader starts, so that one is left to others where a query takes long. */
 const PAIR_MS = 2_000
 /** After so long without a query the readers end: at rest, a server is one process. */
@@ -223,8 +221,8 @@ export class Readers {
     const whole = typeof body === 'number' ? await reader.process.receive(body) : [body]
     // The reader may have ended meanwhile, or another have the job.
     if (!job || reader.running.get(id) !== job) return
-    this.#left(reader, job, codes.has(HUNG_UP) ? undefined : costMs)
-    if (job.mode.now === 'put back' && codes.has(HUNG_UP)) this.#waitAgain(job)
+    this.#left(reader, job, costMs)
+    if (job.mode.now === 'put back' && costMs === undefined) this.#waitAgain(job)
     else job.settle({ status, headers, codes, operation, body: whole })
     this.#dispatch()
   }

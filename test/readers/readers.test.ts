@@ -39,7 +39,7 @@ class Scripted implements Queries {
     for (const id of this.asked) this.answer(id, costMs)
   }
 
-  answer(id: number, costMs = 1): void {
+  answer(id: number, costMs: number): void {
     this.asked.delete(id)
     const answer = { kind: 'answer', id, status: 200, headers: {}, codes: new Set(), operation: undefined } as const
     this.#heard.message({ ...answer, body: Buffer.from('{}'), costMs })
@@ -195,7 +195,7 @@ for (const [behindMs, first] of [
       answers.push(ask(tokenOf('new', true)), ask(light[0]!))
       await wait(1)
       const [oldest] = started[0]!.asked
-      started[0]!.answer(oldest!)
+      started[0]!.answer(oldest!, 1)
       const begun = await eventually('one of the two to be asked', newest, id => id > before)
       assert.equal(begun - before, behindMs === 0 ? 1 : 2)
       const answering = setInterval(() => {
