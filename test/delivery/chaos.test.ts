@@ -53,7 +53,7 @@ describeEachEngine('servers under load, killed and frozen, and a database that i
       seed: 1,
       servers: engine === 'sqlite' ? 1 : SERVERS,
       rate: 20,
-      loadMs: atFullSize(60_000, 8_000),
+      loadMs: atFullSize(30_000, 8_000),
       faults: engine === 'sqlite' ? ofOneServer : ofSeveralServers,
     }
     try {

@@ -203,7 +203,7 @@ describeEachEngine('a webhook that heals itself, as the API tells of it', engine
     await done(UPSERT, { id, recovery: 'automatic' })
   })
 
-  const EVENTS = atFullSize(1_000, 24)
+  const EVENTS = atFullSize(120, 24)
   for (const away of atFullSize([3, 72], [3])) {
     it(`says the truth of each event of ${away} hours in which its endpoint was away`, async () => {
       await register()

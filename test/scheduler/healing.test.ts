@@ -228,7 +228,7 @@ describeEachEngine('a webhook that heals itself', engine => {
     assert.equal((await row(id)).given_up_at, null)
   })
 
-  const THREE_HOURS = atFullSize(20_000, 120)
+  const THREE_HOURS = atFullSize(6_000, 120)
   it(`that was away for three hours gets the ${THREE_HOURS} events that it missed, each once`, async () => {
     const id = await webhook()
     for (let n = 0; n < 18; n++) {
