@@ -4,6 +4,11 @@ import { turnMs } from '../event-loop.ts'
 
 /** How long requests are begun in a row before other work of the process has its turn. */
 const SLICE_MS = 8
+/**
+ * The same for requests of new connections. An event takes a dozen turns of the loop until it is delivered, and each
+ * would be longer by a slice of a crowd that has just come.
+ */
+const NEW_SLICE_MS = 1
 
 type Arrived = Parameters<RequestListener>
 
@@ -15,32 +20,47 @@ export const arrivalOf = (request: IncomingMessage): number => arrivals.get(requ
 /**
  * Begins requests in slices of a few milliseconds: however many arrive together, they do not hold the event loop.
  * Connections that have carried a request before and new ones take turns, each in the order of arrival, so that a crowd
- * of new connections does not come before everybody else.
+ * of new connections does not come before everybody else; but each turn of the loop begins one of a new connection.
  */
 export const inSlices = (handler: RequestListener): RequestListener => {
   const used = new WeakSet<Socket>()
-  let [now, next]: [Arrived[], Arrived[]] = [[], []]
-  const ofUsed = now
-  const ofNew = next
-  const isOver = () => turnMs() >= SLICE_MS
+  const [ofUsed, ofNew]: [Arrived[], Arrived[]] = [[], []]
+  let isTurnOfNew = false
+  let hasBegunNew = false
 
-  // One call for each waiting request, so that what a request does at once belongs to its slice.
-  const beginNext = (): void => {
-    if (isOver()) return void setImmediate(beginNext)
-    const arrived = now.shift() ?? next.shift()!
-    ;[now, next] = [next, now]
+  const mayBegin = (isNew: boolean): boolean => {
+    const heldMs = turnMs()
+    return isNew ? heldMs < NEW_SLICE_MS || !hasBegunNew : heldMs < SLICE_MS
+  }
+
+  const begin = (arrived: Arrived, isNew: boolean): void => {
+    if (isNew && !hasBegunNew) {
+      hasBegunNew = true
+      setImmediate(() => {
+        hasBegunNew = false
+      })
+    }
     handler(...arrived)
+  }
+
+  /** One call for each waiting request, so that what a request does at once belongs to its slice. */
+  const beginNext = (): void => {
+    const kinds = isTurnOfNew ? [true, false] : [false, true]
+    const isNew = kinds.find(isNew => (isNew ? ofNew : ofUsed).length > 0 && mayBegin(isNew))
+    if (isNew === undefined) return void setImmediate(beginNext)
+    isTurnOfNew = !isNew
+    begin((isNew ? ofNew : ofUsed).shift()!, isNew)
   }
 
   return (...arrived) => {
     const [request] = arrived
     const { socket } = request
     arrivals.set(request, performance.now())
-    const isWaiting = ofUsed.length + ofNew.length > 0
-    const queue = used.has(socket) ? ofUsed : ofNew
+    const isNew = !used.has(socket)
     used.add(socket)
-    if (!isWaiting && !isOver()) return void handler(...arrived)
-    queue.push(arrived)
+    const isWaiting = ofUsed.length + ofNew.length > 0
+    if (!isWaiting && mayBegin(isNew)) return begin(arrived, isNew)
+    ;(isNew ? ofNew : ofUsed).push(arrived)
     setImmediate(beginNext)
   }
 }

@@ -1,5 +1,6 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { Agent, request } from 'undici'
+import { startChild } from './child.ts'
 import { signed } from './client.ts'
 import { type Attack, attacks, type Prey, type Sent } from './documents.ts'
 
@@ -19,6 +20,7 @@ export type Struck = {
 }
 
 const faults = new Set<string>()
+const bare = await startChild('bare-server.ts')
 
 /** The result of one client. */
 type Answered = { what: string; tookMs: number; bytes: number }
@@ -56,14 +58,14 @@ const sendOne = async (base: string, sent: Sent, goneAfterMs: number): Promise<A
 
 /** Repeats an attack until the window ends; returns the time of its first round. */
 const strike = async (
-  { requests = [], hangUpMs, isOnce, run }: Attack,
+  { requests = [], hangUpMs, isOnce, run, isElsewhere }: Attack,
   { url, windowMs, patienceMs }: Ask,
 ): Promise<Struck> => {
   faults.clear()
   const startedAt = performance.now()
   const windowEnd = () => wait(Math.max(0, windowMs - (performance.now() - startedAt)))
   if (run) {
-    const answer = await run(url)
+    const answer = await run(isElsewhere ? (bare.first as string) : url)
     await windowEnd()
     return { answer, tookMs: undefined, bytes: 0, faults: [] }
   }

@@ -33,7 +33,14 @@ export type Attack = {
   isOnce?: true
   /** An attack that is no GraphQL request; returns its result in a few words. */
   run?: (url: string) => Promise<string>
+  /** It strikes a server that does nothing (`bare-server.ts`): what is left is the machine's part, and the attacker's. */
+  isElsewhere?: true
 }
+
+const alsoElsewhere = (attack: Attack): Attack[] => [
+  attack,
+  { ...attack, name: `${attack.name}, of a bare server`, isElsewhere: true },
+]
 
 const times = <T>(count: number, make: (n: number) => T): T[] => Array.from({ length: count }, (_, n) => make(n))
 const lists = (count: number, list: (n: number) => string): string =>
@@ -195,8 +202,8 @@ export const attacks = (prey: Prey): Attack[] => {
     ),
     one('counts of every delivery by the url of its webhook', COUNTS),
     { name: '20 answers of 20 MB that nobody reads', run: url => unread(url, reader, 20) },
-    { name: '300 unsigned bodies without their last byte', run: url => withheld(url, 300) },
-    {
+    ...alsoElsewhere({ name: '300 unsigned bodies without their last byte', run: url => withheld(url, 300) }),
+    ...alsoElsewhere({
       name: '200 clients at once',
       run: url =>
         subscribed(
@@ -204,7 +211,7 @@ export const attacks = (prey: Prey): Attack[] => {
           reader,
           times(200, () => ({ query: '{ viewer { id } }' })),
         ),
-    },
+    }),
     {
       name: '200 subscriptions with patterns',
       run: url =>

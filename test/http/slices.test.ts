@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
 import { describe, it } from 'node:test'
+import { turnMs } from '../../server/event-loop.ts'
 import { inSlices } from '../../server/http/slices.ts'
 import { eventually } from '../support/eventually.ts'
 
@@ -45,5 +46,43 @@ describe('requests that arrive together', () => {
     arrive('second', used)
     await allOf(22)
     assert.ok(begun.indexOf('second') < 7, begun.join(' '))
+  })
+
+  it('have a larger part of each turn of the event loop on connections in use than on new ones', async () => {
+    const { begun, arrive, allOf } = start()
+    const sockets = Array.from({ length: 20 }, () => new Socket())
+    /** The most that one turn begins. */
+    const mostInATurn = async () => {
+      const before = begun.length
+      for (const socket of sockets) arrive('one', socket)
+      const counts = [begun.length]
+      while (counts.at(-1)! < before + sockets.length) {
+        await new Promise(resolve => setImmediate(resolve))
+        counts.push(begun.length)
+      }
+      return Math.max(...counts.map((count, n) => count - (n === 0 ? before : counts[n - 1]!)))
+    }
+    const ofNew = await mostInATurn()
+    await allOf(20)
+    assert.deepEqual([ofNew, (await mostInATurn()) > 1], [1, true])
+  })
+
+  it('on new connections begin one in each turn of the event loop, however long other work holds it', async () => {
+    const { begun, arrive } = start()
+    const { promise, resolve } = Promise.withResolvers<void>()
+    let turns = 0
+    /** Comes first in each turn. */
+    const hold = () => {
+      turnMs()
+      const until = performance.now() + EACH_MS
+      while (performance.now() < until);
+      turns += 1
+      if (turns < 7) setImmediate(hold)
+      else resolve()
+    }
+    setImmediate(hold)
+    for (let n = 0; n < 5; n++) arrive('new')
+    await promise
+    assert.equal(begun.length, 5)
   })
 })
