@@ -33,7 +33,7 @@ export type Attack = {
   isOnce?: true
   /** An attack that is no GraphQL request; returns its result in a few words. */
   run?: (url: string) => Promise<string>
-  /** It strikes a server that does nothing (`bare-server.ts`): what is left is the machine's part, and the attacker's. */
+  /** It strikes a server that does nothing (`bare-server.ts`): what others feel then is the machine's and its own. */
   isElsewhere?: true
 }
 
