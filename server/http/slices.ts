@@ -9,6 +9,8 @@ const SLICE_MS = 8
  * would be longer by a slice of a crowd that has just come.
  */
 const NEW_SLICE_MS = 1
+/** One that has waited for so long is begun as any other, so that a crowd that stays is refused in time. */
+const NEW_WAITS_MS = 500
 
 type Arrived = Parameters<RequestListener>
 
@@ -22,15 +24,17 @@ export const arrivalOf = (request: IncomingMessage): number => arrivals.get(requ
  * Connections that have carried a request before and new ones take turns, each in the order of arrival, so that a crowd
  * of new connections does not come before everybody else; but each turn of the loop begins one of a new connection.
  */
-export const inSlices = (handler: RequestListener): RequestListener => {
+export const inSlices = (handler: RequestListener, newWaitsMs = NEW_WAITS_MS): RequestListener => {
   const used = new WeakSet<Socket>()
   const [ofUsed, ofNew]: [Arrived[], Arrived[]] = [[], []]
   let isTurnOfNew = false
   let hasBegunNew = false
 
-  const mayBegin = (isNew: boolean): boolean => {
+  /** `request`: the one whose turn it is. */
+  const mayBegin = (isNew: boolean, [request]: Arrived): boolean => {
     const heldMs = turnMs()
-    return isNew ? heldMs < NEW_SLICE_MS || !hasBegunNew : heldMs < SLICE_MS
+    const isShort = isNew && performance.now() - arrivalOf(request) < newWaitsMs
+    return heldMs < (isShort ? NEW_SLICE_MS : SLICE_MS) || (isNew && !hasBegunNew)
   }
 
   const begin = (arrived: Arrived, isNew: boolean): void => {
@@ -46,7 +50,10 @@ export const inSlices = (handler: RequestListener): RequestListener => {
   /** One call for each waiting request, so that what a request does at once belongs to its slice. */
   const beginNext = (): void => {
     const kinds = isTurnOfNew ? [true, false] : [false, true]
-    const isNew = kinds.find(isNew => (isNew ? ofNew : ofUsed).length > 0 && mayBegin(isNew))
+    const isNew = kinds.find(isNew => {
+      const [first] = isNew ? ofNew : ofUsed
+      return first && mayBegin(isNew, first)
+    })
     if (isNew === undefined) return void setImmediate(beginNext)
     isTurnOfNew = !isNew
     begin((isNew ? ofNew : ofUsed).shift()!, isNew)
@@ -59,7 +66,7 @@ export const inSlices = (handler: RequestListener): RequestListener => {
     const isNew = !used.has(socket)
     used.add(socket)
     const isWaiting = ofUsed.length + ofNew.length > 0
-    if (!isWaiting && mayBegin(isNew)) return begin(arrived, isNew)
+    if (!isWaiting && mayBegin(isNew, arrived)) return begin(arrived, isNew)
     ;(isNew ? ofNew : ofUsed).push(arrived)
     setImmediate(beginNext)
   }
