@@ -17,6 +17,11 @@ export class Turns<Item> {
     return this.#lines.values()
   }
 
+  /** The first item of each key. */
+  get firsts(): Item[] {
+    return Array.from(this.lines, firstOf)
+  }
+
   add(key: string, item: Item): void {
     const line = this.#lines.get(key) ?? new Set()
     this.#lines.set(key, line.add(item))
@@ -45,7 +50,7 @@ export class Turns<Item> {
 
   /** As `take`, but the keys are in the order of the ranks of their first items; equal ones take turns. */
   takeFirst(mayBegin: (item: Item) => boolean, rankOf: (item: Item) => readonly number[]): Item | undefined {
-    const ranked = Array.from(this.#lines, line => ({ line, rank: rankOf(line[1].values().next().value!) }))
+    const ranked = Array.from(this.#lines, line => ({ line, rank: rankOf(firstOf(line[1])) }))
     ranked.sort((a, b) => compareRanks(a.rank, b.rank))
     return this.#takeFrom(
       ranked.map(({ line }) => line),
@@ -71,6 +76,9 @@ export class Turns<Item> {
     for (const line of this.#lines.values()) yield* line
   }
 }
+
+/** No line is empty. */
+const firstOf = <Item>(line: ReadonlySet<Item>): Item => line.values().next().value!
 
 export const compareRanks = (a: readonly number[], b: readonly number[]): number => {
   const at = a.findIndex((value, n) => value !== b[n])

@@ -50,7 +50,16 @@ const YOUNG = `
 
 test('the young objects of a process have a quarter of the space that V8 would give them', async () => {
   const youngMb = async (...given: string[]) => {
-    const args = ['--disable-warning=ExperimentalWarning', '--input-type=module', '-e', YOUNG, ...given]
+    // V8 derives its own limit from this one, and this one from the machine's memory.
+    const heapOfLargeMachine = '--max-old-space-size=4096'
+    const args = [
+      heapOfLargeMachine,
+      '--disable-warning=ExperimentalWarning',
+      '--input-type=module',
+      '-e',
+      YOUNG,
+      ...given,
+    ]
     return Number((await promisify(execFile)(process.execPath, args)).stdout)
   }
   assert.deepEqual([await youngMb(), await youngMb('bound')], [128, 32])

@@ -385,8 +385,7 @@ export class Readers {
   /** Whether a small query waits, and no other reader is left to small ones. */
   #isInTheWay(reader: Reader, job: Job): boolean {
     if (!job.isLarge || job.hasMadeWay || job.mode.now !== 'running') return false
-    const firsts = Array.from(this.#waiting.lines, line => line.values().next().value!)
-    if (!firsts.some(first => isLightOne(this.#standing.shareOf(first)))) return false
+    if (!this.#waiting.firsts.some(first => isLightOne(this.#standing.shareOf(first)))) return false
     return hasNoneLight(this.#running(this.#ready.filter(other => other !== reader)))
   }
 

@@ -99,11 +99,19 @@ const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: n
     await Promise.all(answers)
     return places
   }
+  /** Answers whatever is asked until all of these have their answers. */
+  const answerAll = async (answers: Promise<unknown>[]) => {
+    const answering = setInterval(() => {
+      for (const one of started) one.answerAll()
+    }, 10)
+    await Promise.all(answers)
+    clearInterval(answering)
+  }
   const stop = async () => {
     readers.stop()
     await given.drop()
   }
-  return { started, ask, placesOf, stop }
+  return { started, ask, placesOf, answerAll, stop }
 }
 
 it('a tenant leaves a reader to others while others ask, and has all of them while it asks alone', async () => {
@@ -141,7 +149,7 @@ it('what has run for long in a reader has it for itself, before it is known to b
 })
 
 it('queries that have every place are put back sooner while others wait for one, and large ones at once', async () => {
-  const { started, ask, placesOf, stop } = await startReaders()
+  const { started, ask, placesOf, answerAll, stop } = await startReaders()
   const PLACES = 8
   const crowd = async (name: string, count: number) => {
     const tokens = Array.from({ length: count }, (_, n) => tokenOf(`${name} ${n}`, false))
@@ -161,11 +169,7 @@ it('queries that have every place are put back sooner while others wait for one,
       isSo => isSo,
     )
     const ms = performance.now() - begunAt
-    const answering = setInterval(() => {
-      for (const one of started) one.answerAll()
-    }, 10)
-    await Promise.all(answers)
-    clearInterval(answering)
+    await answerAll(answers)
     return ms
   }
   try {
@@ -184,7 +188,7 @@ for (const [behindMs, first] of [
   [10_000, 'comes after it'],
 ] as const) {
   it(`a query of a new token that has waited longer than ${behindMs} ms for a light one ${first}`, async () => {
-    const { started, ask, placesOf, stop } = await startReaders(undefined, behindMs)
+    const { started, ask, placesOf, answerAll, stop } = await startReaders(undefined, behindMs)
     const light = Array.from({ length: 9 }, (_, n) => tokenOf(`light ${n}`, true))
     try {
       for (let n = 0; n < 4; n++) for (const token of light) await placesOf([token])
@@ -198,11 +202,7 @@ for (const [behindMs, first] of [
       started[0]!.answer(oldest!, 1)
       const begun = await eventually('one of the two to be asked', newest, id => id > before)
       assert.equal(begun - before, behindMs === 0 ? 1 : 2)
-      const answering = setInterval(() => {
-        for (const one of started) one.answerAll()
-      }, 10)
-      await Promise.all(answers)
-      clearInterval(answering)
+      await answerAll(answers)
     } finally {
       await stop()
     }
@@ -210,7 +210,7 @@ for (const [behindMs, first] of [
 }
 
 it('what is large stays where another reader is left to small queries, and so do these', async () => {
-  const { started, ask, placesOf, stop } = await startReaders()
+  const { started, ask, placesOf, answerAll, stop } = await startReaders()
   const tokens = Array.from({ length: 9 }, (_, n) => tokenOf(`${n}`, false))
   try {
     for (let n = 0; n < 4; n++) for (const token of tokens) await placesOf([token])
@@ -223,11 +223,7 @@ it('what is large stays where another reader is left to small queries, and so do
       started.map(({ putBack }) => putBack),
       [0, 0],
     )
-    const answering = setInterval(() => {
-      for (const one of started) one.answerAll()
-    }, 10)
-    await Promise.all(answers)
-    clearInterval(answering)
+    await answerAll(answers)
   } finally {
     await stop()
   }
