@@ -451,10 +451,13 @@ for (const engine of engines.filter(name => name !== 'sqlite')) {
         if (reading === 2) resolve()
         return takeAll(due)
       }
+      const locked = Promise.withResolvers<void>()
       const holding = fixture.database.knex.transaction(async trx => {
         await trx('delivery_queue').forUpdate().select()
+        locked.resolve()
         await promise
       })
+      await locked.promise
       const claims = Promise.all([claimWith(triage, 20), claimWith(triage, 20)])
       await holding
       const taken = (await claims).flatMap(claimed => claimed.taken.map(job => job.deliveryId))
