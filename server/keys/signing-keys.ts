@@ -85,8 +85,11 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
       'Give the key that this database was set up with, or both while you replace it: TIDINGS_MASTER_KEY=new,old'
     throw Object.assign(new Error(fault()), { hint })
   }
+  /** In a transaction, which begins again where one of another process that inserts its own conflicts with it. */
+  const insert = (key: NewKey, sql: Sql) =>
+    sql === database.knex ? database.transaction(trx => insertKey(trx, sealer, key)) : insertKey(sql, sealer, key)
   if (keys.length === 0) {
-    await insertKey(database.knex, sealer, { generation: 1, createdAt: clock.now(), activeFrom: clock.now() })
+    await insert({ generation: 1, createdAt: clock.now(), activeFrom: clock.now() }, database.knex)
     await look()
   }
   const refresh = async (): Promise<void> => void (await look())
@@ -124,7 +127,7 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
       // The next key is already published: two concurrent rotations both return it.
       if (newest.activeFrom > now && newest.revokedAt === null) return newest
       const generation = newest.generation + 1
-      await insertKey(sql, sealer, { generation, createdAt: now, activeFrom: now + PUBLISH_AHEAD_MS })
+      await insert({ generation, createdAt: now, activeFrom: now + PUBLISH_AHEAD_MS }, sql)
       const made = sql === database.knex ? await look() : await load(sql, sealer)
       return made.find(key => key.generation === generation)!
     },
@@ -267,11 +270,9 @@ const newKeyPair = async (): Promise<{ publicJwk: PublicJwk; privateKey: KeyObje
   }
 }
 
-const insertKey = async (
-  sql: Sql,
-  sealer: Sealer,
-  { generation, createdAt, activeFrom }: { generation: number; createdAt: number; activeFrom: number },
-): Promise<void> => {
+type NewKey = { generation: number; createdAt: number; activeFrom: number }
+
+const insertKey = async (sql: Sql, sealer: Sealer, { generation, createdAt, activeFrom }: NewKey): Promise<void> => {
   const { publicJwk, privateKey } = await newKeyPair()
   const { kid } = publicJwk
   const pem = privateKey.export({ format: 'pem', type: 'pkcs8' }).toString()

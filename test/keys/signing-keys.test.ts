@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { createHash, createPublicKey, type KeyObject, randomBytes, sign, verify } from 'node:crypto'
+import { createHash, createPublicKey, type KeyObject, randomBytes, randomUUID, sign, verify } from 'node:crypto'
 import { after, afterEach, before, beforeEach, it } from 'node:test'
 import { atBeat, BEAT_MS } from '../../server/beat.ts'
 import { connect } from '../../server/database/connect.ts'
@@ -14,7 +14,7 @@ import {
   signsAgainAt,
 } from '../../server/keys/signing-keys.ts'
 import { type TestClock, testClock } from '../support/clock.ts'
-import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
+import { describeEachEngine, migratedDatabase, NOT_ON_SQLITE, type TestDatabase } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
 
 const MINUTE_MS = 60_000
@@ -94,6 +94,34 @@ describeEachEngine('signing keys', engine => {
     assert.equal(two.current().kid, one.current().kid)
     assert.equal(three.current().kid, one.current().kid)
     assert.equal((await fresh.database.knex('signing_keys')).length, 1)
+  })
+
+  it('is made although the transaction of another process conflicts with it', {
+    skip: engine === 'sqlite' && NOT_ON_SQLITE,
+  }, async () => {
+    const { knex } = fresh.database
+    const other = await knex.transaction()
+    try {
+      // The database rolls back the one that has changed less.
+      const ids = Array.from({ length: 20 }, () => randomUUID())
+      await other('users').insert(ids.map(id => ({ id, name: 'Ada', created_at: 1, updated_at: 1 })))
+      const times = { created_at: 1, active_from: 1 }
+      await other('signing_keys').insert({
+        kid: 'other',
+        generation: 1,
+        public_jwk: '{}',
+        private_key_sealed: '',
+        ...times,
+      })
+      const opening = open()
+      const look = async () => (await knex('information_schema.innodb_trx').where('trx_state', 'LOCK WAIT')).length
+      await eventually('the key to wait for the other', look, waiting => waiting > 0)
+      await other.raw('SELECT public_jwk FROM signing_keys FOR UPDATE')
+      await other.rollback()
+      assert.equal(kids(await opening).length, 1)
+    } finally {
+      await other.rollback()
+    }
   })
 
   it('publishes the next key 10 minutes before it signs', async () => {

@@ -120,6 +120,16 @@ const servers: Record<string, () => Promise<string>> = {
     const { ApolloServer, HeaderMap } = await load('@apollo/server')
     const service = await openService()
     const { schema, contextOf } = await resolving(service)
+    const { getNullableType, isListType } = await load('graphql')
+    // A long list is answered in parts, which its release of graphql does not take.
+    for (const field of Object.values(schema.getQueryType()!.getFields())) {
+      const { resolve } = field
+      if (!resolve || !isListType(getNullableType(field.type))) continue
+      field.resolve = async (...args) => {
+        const found = await resolve(...args)
+        return Symbol.asyncIterator in Object(found) ? Array.fromAsync(found as AsyncIterable<unknown>) : found
+      }
+    }
     const apollo = new ApolloServer({ schema })
     if (!isSigned) {
       const { startStandaloneServer } = await load('@apollo/server/standalone')
