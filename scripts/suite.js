@@ -20,7 +20,8 @@ const FILE_AT_FULL_SIZE_TIMEOUT_MS = 1_200_000
 
 const startedAt = performance.now()
 const root = fileURLToPath(new URL('..', import.meta.url))
-const timesFile = path.join(root, 'test', 'times.json')
+const timesFile = (/** @type {boolean} */ isAll) =>
+  path.join(root, 'test', isAll ? 'times-at-full-size.json' : 'times.json')
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-test-'))
 const care = aftercare(folder)
 /** Marks the databases of this run, so that those of a killed test can be found. */
@@ -59,7 +60,7 @@ const main = async () => {
  */
 const wantedFiles = async ({ files: named, changedSince }) => {
   if (changedSince === undefined) return { files: named.length > 0 ? named : testFiles(root) }
-  const { changed, files, left } = await testsOfChange(root, changedSince, testFiles(root), readTimes(timesFile))
+  const { changed, files, left } = await testsOfChange(root, changedSince, testFiles(root), readTimes(timesFile(false)))
   console.error(`tidings: ${changed.length} files have changed since ${changedSince}.`)
   if (left === 0) return { files }
   return { files, note: `${left} more test files import over more steps what has changed: \`npm test\` runs all.` }
@@ -120,7 +121,7 @@ const prepare = async (databaseUrls, isAll) => {
  */
 const runTests = async (files, { isAll, slots, timeoutMs: given, only, forNode, writesTimes }) => {
   const timeoutMs = given ?? (isAll ? FILE_AT_FULL_SIZE_TIMEOUT_MS : FILE_TIMEOUT_MS)
-  const times = readTimes(timesFile)
+  const times = readTimes(timesFile(isAll))
   const isShown = files.length === 1
   const report = createReport({ files, times, isShown })
   const own = path.join(folder, 'files')
@@ -141,7 +142,7 @@ const runTests = async (files, { isAll, slots, timeoutMs: given, only, forNode, 
   })
   report.close()
   await workers.end()
-  if (writesTimes) writeFileSync(timesFile, timesOf({ ...times }, report.results))
+  if (writesTimes) writeFileSync(timesFile(isAll), timesOf({ ...times }, report.results))
   return { results: report.results, isShown }
 }
 

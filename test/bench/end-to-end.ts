@@ -4,6 +4,7 @@ import pc from 'picocolors'
 import { engines } from '../support/databases.ts'
 import { fixedWorkMs, median, show, table } from './figures.ts'
 import { measure, type Round, type Side, startSide } from './sides.ts'
+import { unlessSmallest } from './smallest.ts'
 import type { Pace } from './world.ts'
 
 // Measures the cost of an event from its signed mutation over HTTP to the settled delivery: 10 publishers, 100
@@ -25,7 +26,7 @@ const { values: options } = parseArgs({
 })
 const ROUNDS = Number(options.rounds)
 const SECONDS = Number(options.seconds)
-const WARM_UP_SECONDS = 3
+const WARM_UP_SECONDS = unlessSmallest(3, 0.3)
 
 const modes: { name: string; pace: Pace; togetherMs: number }[] = [
   { name: `${options['in-flight']} in flight`, pace: { inFlight: Number(options['in-flight']) }, togetherMs: 1.5 },

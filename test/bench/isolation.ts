@@ -13,6 +13,7 @@ import { attacks, type Prey } from './documents.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { seedPrey } from './prey.ts'
 import { cpuMs, databasePidOf, memoryByProcess, memoryMb, ownCpuMs, resetPeak } from './processes.ts'
+import { unlessSmallest } from './smallest.ts'
 import { startWorld, type World } from './world.ts'
 
 // Measures the effect of the worst requests on everybody else: one document after the other, beside 100 deliveries a
@@ -41,7 +42,7 @@ const { values: options } = parseArgs({
 const WINDOW_MS = Number(options.window) * 1000
 const PATIENCE_MS = Number(options.patience) * 1000
 const RATE = Number(options.rate)
-const BASE_MS = 5_000
+const BASE_MS = unlessSmallest(5_000, 500)
 /** A server that is silent for this long after its clients have left is killed. */
 const GRACE_MS = 5_000
 /** A statement still running this long after its client left counts as left behind. */

@@ -5,6 +5,7 @@ import pc from 'picocolors'
 import { engines } from '../support/databases.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { treeOf } from './processes.ts'
+import { unlessSmallest } from './smallest.ts'
 import { startWorld, type World } from './world.ts'
 
 // Offers a server more events than it can take, each over its own connection: what it takes and delivers, how soon it
@@ -25,7 +26,7 @@ const { values: options } = parseArgs({
   },
 })
 const SECONDS = Number(options.seconds)
-const WARM_UP_MS = 3_000
+const WARM_UP_MS = unlessSmallest(3_000, 300)
 const CLIENTS_PRIORITY = -10
 /** The pause between two requests of the API key that asks little. */
 const LITTLE_MS = 50

@@ -1,13 +1,14 @@
 import { must } from './client.ts'
 import type { Prey } from './documents.ts'
 import { copyRow, idText, newIdLike, templateOf } from './seed.ts'
+import { unlessSmallest } from './smallest.ts'
 import { createToken, type World } from './world.ts'
 
-const PROJECTS = 300
-const REPORTED_PROJECTS = 100
+const PROJECTS = unlessSmallest(300, 20)
+const REPORTED_PROJECTS = unlessSmallest(100, 10)
 const REPORTS_A_PROJECT = 90
-const ORGANISATIONS = 20_000
-const DELIVERIES_A_WEBHOOK = 1_317
+const ORGANISATIONS = unlessSmallest(20_000, 500)
+const DELIVERIES_A_WEBHOOK = unlessSmallest(1_317, 20)
 const URL_BYTES = 2_000
 
 /** Fills the database with objects to query, which belong to another tenant than the measured deliveries. */

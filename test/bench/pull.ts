@@ -4,6 +4,7 @@ import pc from 'picocolors'
 import { engines } from '../support/databases.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { cpuMs, databasePidOf } from './processes.ts'
+import { unlessSmallest } from './smallest.ts'
 import { startWorld, type World } from './world.ts'
 
 // Deliveries that clients pull, beside the same ones pushed: events of 100 projects to one webhook, at 10,000 a minute
@@ -22,8 +23,8 @@ const { values: options } = parseArgs({
 })
 const ROUNDS = Number(options.rounds)
 const SECONDS = Number(options.seconds)
-const WARM_UP_SECONDS = 3
-const PROJECTS = 100
+const WARM_UP_SECONDS = unlessSmallest(3, 0.3)
+const PROJECTS = unlessSmallest(100, 5)
 const MOST_CPU = 1.5
 const LATEST_MS = 50
 

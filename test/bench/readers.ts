@@ -9,6 +9,7 @@ import type { Prey } from './documents.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { seedPrey } from './prey.ts'
 import { heavyQueries } from './reader-documents.ts'
+import { unlessSmallest } from './smallest.ts'
 import { startWorld, type World } from './world.ts'
 
 // The heaviest queries that the limits allow, of 1 to 20 read tokens at once, and how another tenant's small queries
@@ -35,7 +36,7 @@ const { values: options } = parseArgs({
   },
 })
 const WINDOW_MS = Number(options.window) * 1000
-const BASE_MS = 3_000
+const BASE_MS = unlessSmallest(3_000, 500)
 const PAUSE_MS = 25
 /** The most by which the 99th percentile of others may grow. */
 const MOST_TIMES = 4

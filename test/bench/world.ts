@@ -10,12 +10,13 @@ import { startChild } from './child.ts'
 import { type Client, createClient, must } from './client.ts'
 import type { Published, Start } from './publishers.ts'
 import { startPullers, startReceivers } from './receivers.ts'
+import { unlessSmallest } from './smallest.ts'
 
 // The environment of end-to-end benchmarks: a server process on its own database, set up over its API, with publishers
 // and receivers in processes of their own. It uses no internals of the server, so that it can measure any version.
 
-const PUBLISHERS = 10
-const ENDPOINTS = 100
+const PUBLISHERS = unlessSmallest(10, 2)
+const ENDPOINTS = unlessSmallest(100, 5)
 const EVENT = 'project_report_quarterly_submitted'
 
 export type Pace = Start['pace']

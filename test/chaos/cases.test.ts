@@ -8,9 +8,20 @@ import { isAtFullSize } from '../support/size.ts'
 import { cases } from './cases/index.ts'
 
 /** Most cases wait, for a lease or a stall. */
-const AT_ONCE = 6
+const AT_ONCE = 8
 /** Of cases whose own size takes minutes. */
-const SIZES: Record<string, number> = { 'pending-429': 5_000, 'history-429': 50_000, plans: 20_000, races: 1_000 }
+const SIZES: Record<string, number> = {
+  'pending-429': 5_000,
+  'history-429': 50_000,
+  'healing-killed': 250,
+  'healing-frozen': 250,
+  'healing-restarted': 250,
+  'healing-ordered': 250,
+  plans: 20_000,
+  races: 1_000,
+  'recovery-latency': 8,
+  starting: 6,
+}
 
 const main = fileURLToPath(new URL('main.ts', import.meta.url))
 

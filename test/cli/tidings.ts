@@ -42,8 +42,8 @@ export const startTidings = (args: string[], { stdout, ...given }: Given & { std
   }) as ChildProcessWithoutNullStreams
 
 /**
- * The command line with these arguments, until it has ended. By day one whose first word has run as a process of its
- * own runs in a process that is there already: most of a start is the loading of the same code.
+ * The command line with these arguments, until it has ended. One whose first word (at full size: whose command) has run
+ * as a process of its own runs in a process that is there already: most of a start is the loading of the same code.
  */
 export const tidings = (args: string[], given: Given & { stdin?: string }): Promise<Ended> =>
   mayBeHosted(args, given) ? hosted({ args, env: environment(given) }) : alone(args, given)
@@ -70,10 +70,10 @@ const SET_UP = /proxy$|^TIDINGS_CA_FILE$|^npm_|^NODE_|^PATH$/i
 
 const mayBeHosted = (args: string[], { env = {}, stdin }: Parameters<typeof tidings>[1]): boolean => {
   const words = args.filter(word => /^[a-z-]+$/.test(word))
-  const [noun = ''] = words
-  const isFirst = !tried.has(noun)
-  tried.add(noun)
-  if (isAtFullSize || isFirst || stdin) return false
+  const command = words.slice(0, isAtFullSize ? 2 : 1).join(' ')
+  const isFirst = !tried.has(command)
+  tried.add(command)
+  if (isFirst || stdin) return false
   return !args.some(word => ALONE.includes(word)) && !Object.keys(env).some(name => SET_UP.test(name))
 }
 

@@ -24,7 +24,7 @@ import { type Asked, compared, readsAs, startWorlds } from './two-worlds.ts'
 // an added field, query or mutation is covered too, or the test says that it does not know how.
 
 /** More of them: `npm run bench -- two-worlds`. */
-const RANDOM_QUERIES = atFullSize(400, 20)
+const RANDOM_QUERIES = atFullSize(100, 20)
 const SEED = 20261123
 
 const schema = createSchema()

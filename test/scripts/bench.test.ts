@@ -29,6 +29,7 @@ const runSmallest = async (name: string) => {
       cwd: folder,
       env: {
         ...process.env,
+        BENCH_SMALLEST: '1',
         ...(isOnServer ? { TIDINGS_TEST_DATABASE_URLS: server } : { TIDINGS_TEST_ENGINES: 'sqlite' }),
       },
       stdio: ['ignore', 'pipe', 'pipe'],

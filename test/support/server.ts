@@ -14,7 +14,6 @@ import { realClock } from './clock.ts'
 import { migratedDatabase, type TestDatabase } from './databases.ts'
 import { freePort } from './ports.ts'
 import { startReaderHere } from './reader-here.ts'
-import { isAtFullSize } from './size.ts'
 
 export type GraphqlAnswer = {
   status: number
@@ -48,7 +47,7 @@ export type TestServer = {
  *   requests
  * @param options.readerTerms when what answers queries starts and ends; by default one, because few tests keep it busy
  * @param options.hasReaderProcesses whether queries are answered in processes of their own, as in the product, and not
- *   in this one; at full size they always are
+ *   in this one
  * @param options.liveTimes how often subscribers' changes are looked for, by default as in the product
  */
 export const startTestServer = async (
@@ -60,7 +59,7 @@ export const startTestServer = async (
     clock: given,
     liveTimes,
     readerTerms = { pairMs: 600_000 },
-    hasReaderProcesses = isAtFullSize,
+    hasReaderProcesses = false,
   }: {
     env?: Record<string, string>
     url?: string

@@ -127,7 +127,10 @@ const servers: Record<string, () => Promise<string>> = {
       if (!resolve || !isListType(getNullableType(field.type))) continue
       field.resolve = async (...args) => {
         const found = await resolve(...args)
-        return Symbol.asyncIterator in Object(found) ? Array.fromAsync(found as AsyncIterable<unknown>) : found
+        if (!(Symbol.asyncIterator in Object(found))) return found
+        const rows = []
+        for await (const row of found as AsyncIterable<unknown>) rows.push(row)
+        return rows
       }
     }
     const apollo = new ApolloServer({ schema })

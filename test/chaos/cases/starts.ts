@@ -320,9 +320,16 @@ const undisturbedMs = async (stage: Stage, ground: Ground): Promise<number> => {
   return tookMs
 }
 
-/** So many, from all over the list. */
-const spread = <T>(list: T[], most: number): T[] =>
-  list.filter((_, n) => Math.floor((n * most) / list.length) !== Math.floor(((n - 1) * most) / list.length))
+/**
+ * Every statement with one of the faults, commits with each of them; then (`--size`) every statement with the others.
+ * The first is a commit that is held up.
+ */
+const meetingsAt = (shapes: string[]): { shape: string; fault: Fault }[] => {
+  const round = (n: number) => shapes.map((shape, at) => ({ shape, fault: FAULTS[(at + n) % FAULTS.length]! }))
+  return FAULTS.flatMap((_fault, n) => round(n)).toSorted(
+    (a, b) => Number(isCommit(b.shape)) - Number(isCommit(a.shape)),
+  )
+}
 
 const meetAll = async (stage: Stage, doing: Doing): Promise<void> => {
   const grounds = await Promise.all(
@@ -333,8 +340,12 @@ const meetAll = async (stage: Stage, doing: Doing): Promise<void> => {
   const lockedWithinS = LOCKED_S + LOCKED_PART * (startMs / 1000)
   const shapes = await statementsOf(stage, grounds[0]!, doing)
   stage.say(`${shapes.length} statements`)
-  const all = shapes.flatMap(shape => FAULTS.map(fault => ({ doing, shape, fault, readyWithinMs, lockedWithinS })))
-  const meetings = spread(all, stage.size(all.length))
+  const all = meetingsAt(shapes)
+  const commits = all.filter(({ shape }) => isCommit(shape)).length
+  const usual = commits + shapes.length - commits / FAULTS.length
+  const meetings = all
+    .slice(0, stage.size(usual))
+    .map(({ shape, fault }): Meeting => ({ doing, shape, fault, readyWithinMs, lockedWithinS }))
   const wrong: string[] = []
   const found = { met: 0, readyMs: 0, lockedS: 0 }
   let next = 0

@@ -318,13 +318,13 @@ const terminated: Case = {
       for (const end of ends.splice(0)) await end()
       const next = await stage.server()
       await untilSettled(stage, 120_000)
-      next.signal('SIGTERM')
-      await next.ended
       const owed = await stage.sql.number(
         `SELECT COUNT(*) FROM deliveries WHERE webhook_id = ? AND status <> 'delivered'`,
         [id],
       )
-      await done(stage.client(await stage.server({ roles: 'api' }))(UPSERT_WEBHOOK, { id, status: 'disabled' }))
+      await done(stage.client(next)(UPSERT_WEBHOOK, { id, status: 'disabled' }))
+      next.signal('SIGTERM')
+      await next.ended
       stage.expect(
         `${name}: it ends with 0 within 30 s`,
         code === 0 && tookMs <= SHUTDOWN_MS,
