@@ -7,7 +7,7 @@ const REST_UTILIZATION = 0.05
 
 /**
  * Gives back to the system what loading the program, or a load that is over, has used and no longer needs, which V8
- * would keep. Blocks for some 50 ms, or 200 ms after a load, so it is done before a process is ready, and at rest.
+ * would keep. Blocks for some 50 ms, or 200 ms after a load, so it is done at rest, or before a process is ready.
  */
 export const compactHeap = (): void => {
   setFlagsFromString('--expose-gc')
@@ -33,12 +33,12 @@ export const boundYoungSpace = (): void => {
 }
 
 /**
- * Compacts the heap once after a load, when the event loop has been at rest for a whole interval. V8 throws compiled
- * code away with the memory, and the next seconds of load cost up to twice their CPU: so this is not done in each pause
- * between two bursts, as V8 would (see `bin/tidings.js`).
+ * Compacts the heap soon after a start, and once after a load, when the event loop has been at rest for a whole
+ * interval. V8 throws compiled code away with the memory, and the next seconds of load cost up to twice their CPU: so
+ * this is not done in each pause between two bursts, as V8 would (see `bin/tidings.js`).
  */
-export const compactHeapAtRest = (restMs = 60_000): void => {
-  let isCompact = true
+export const compactHeapAtRest = ({ firstMs = 10_000, restMs = 60_000 } = {}): void => {
+  let isCompact = false
   let last = performance.eventLoopUtilization()
   const look = (): void => {
     const now = performance.eventLoopUtilization()
@@ -47,6 +47,7 @@ export const compactHeapAtRest = (restMs = 60_000): void => {
     const isAtRest = utilization < REST_UTILIZATION
     if (isAtRest && !isCompact) compactHeap()
     isCompact = isAtRest
+    setTimeout(look, restMs).unref()
   }
-  setInterval(look, restMs).unref()
+  setTimeout(look, firstMs).unref()
 }

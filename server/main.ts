@@ -16,7 +16,6 @@ import { createSender } from './delivery/send.ts'
 import { GROUPS_AT_ONCE } from './domain/group-commit.ts'
 import { createSubmissions } from './domain/submissions.ts'
 import type { Service } from './graphql/context.ts'
-import { compactHeap } from './heap.ts'
 import { createApp, createOperationsApp } from './http/app.ts'
 import { createDoor } from './http/listen.ts'
 import type { ServerState } from './http/state.ts'
@@ -100,7 +99,6 @@ export const startServer = async (config: Config, log: Log, given: Given = {}): 
       },
     })
     state.service = running.service
-    compactHeap()
     await door.open()
     state.isOpen = true
     log.info({ roles: config.roles, engine: database.dialect.engine }, 'ready')

@@ -9,7 +9,7 @@ const heap = new URL('../server/heap.ts', import.meta.url)
 const RESTING = `
   import { setTimeout as wait } from 'node:timers/promises'
   import { compactHeapAtRest } from '${heap}'
-  compactHeapAtRest(100)
+  compactHeapAtRest({ firstMs: 100, restMs: 100 })
   const committedMb = () => process.memoryUsage().heapTotal / 2 ** 20
   const until = performance.now() + 500
   let kept = []
@@ -29,6 +29,29 @@ test('a process gives the memory of a load back when it is at rest, sooner than 
   const { stdout } = await promisify(execFile)(process.execPath, args)
   const { loaded, rested } = JSON.parse(stdout)
   assert.ok(rested < loaded / 2, `${loaded} MB after the load and ${rested} MB at rest`)
+})
+
+/** Keeps what a start has made and does not need, and prints how many megabytes its heap has, once at rest. */
+const STARTED = `
+  import { setTimeout as wait } from 'node:timers/promises'
+  import { compactHeapAtRest } from '${heap}'
+  const committedMb = () => process.memoryUsage().heapTotal / 2 ** 20
+  const start = () => Array.from({ length: 1_000_000 }, (_, value) => ({ value })).length
+  start()
+  await wait(100)
+  const loaded = committedMb()
+  if (process.argv[1] === 'compact') compactHeapAtRest({ firstMs: 100 })
+  const before = performance.now()
+  while (committedMb() > loaded / 2 && performance.now() - before < 1_500) await wait(50)
+  console.log(committedMb() < loaded / 2)
+`
+
+test('a process gives the memory of its start back soon after it, where nothing has come yet', async () => {
+  const isGivenBack = async (...given: string[]) => {
+    const args = ['--disable-warning=ExperimentalWarning', '--input-type=module', '-e', STARTED, ...given]
+    return JSON.parse((await promisify(execFile)(process.execPath, args)).stdout)
+  }
+  assert.deepEqual([await isGivenBack(), await isGivenBack('compact')], [false, true])
 })
 
 /** Makes garbage of which much survives a collection, and prints how large its space of young objects has become. */

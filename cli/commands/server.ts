@@ -167,7 +167,6 @@ const SHUTDOWN_LIMIT_MS = 28_000
 const runUntilSignal = async (config: Config, onReady: (url: string) => void = () => {}): Promise<void> => {
   const { boundYoungSpace, compactHeapAtRest } = await import('../../server/heap.ts')
   boundYoungSpace()
-  compactHeapAtRest()
   const { startServer } = await import('../../server/main.ts')
   const { createLog } = await import('../../server/log.ts')
   const { becomeInstalled } = await import('../../server/release.ts')
@@ -182,6 +181,7 @@ const runUntilSignal = async (config: Config, onReady: (url: string) => void = (
   const stopped = stopOnSignal(server, log, STOP_SIGNALS, end)
   try {
     await Promise.race([server.ready.then(() => onReady(server.url)).then(tellReady), stopped])
+    compactHeapAtRest()
   } catch (error) {
     await server.stop()
     throw (

@@ -8,7 +8,7 @@ import { isAtFullSize } from '../support/size.ts'
 import { cases } from './cases/index.ts'
 
 /** Most cases wait, for a lease or a stall. */
-const AT_ONCE = 8
+const AT_ONCE = 6
 /** Of cases whose own size takes minutes. */
 const SIZES: Record<string, number> = {
   'pending-429': 5_000,

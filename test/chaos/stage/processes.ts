@@ -64,14 +64,6 @@ export const startTidings = (args: string[], env: Record<string, string>, clockA
   }
 }
 
-/** Runs a command to its end, and returns what it has written to stdout. Throws if it fails. */
-export const runTidings = async (args: string[], env: Record<string, string>): Promise<string> => {
-  const made = startTidings(args, env)
-  const { code } = await made.ended
-  if (code !== 0) throw new Error(`tidings ${args.join(' ')} ended with ${code}: ${made.stderr()}`)
-  return made.stdout()
-}
-
 export const startServer = async (env: Record<string, string>, clockAheadMs = 0): Promise<Server> => {
   const port = await freePort()
   const url = `http://127.0.0.1:${port}`

@@ -1,11 +1,15 @@
 import { randomBytes } from 'node:crypto'
 import path from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
+import { connect } from '../../../server/database/connect.ts'
+import { migrate } from '../../../server/database/migrate.ts'
+import { createAccessToken } from '../../../server/domain/access-tokens.ts'
+import { createSealer } from '../../../server/keys/seal.ts'
 import { databaseFile } from '../../../shared/database-url.ts'
 import { type DatabaseProxy, startProxy } from '../proxy.ts'
 import { type Client, type Credentials, clientOf, done } from './client.ts'
 import { type Endpoint, startEndpoint } from './endpoint.ts'
-import { runTidings, type Server, startServer, startTidings, type Tidings } from './processes.ts'
+import { type Server, startServer, startTidings, type Tidings } from './processes.ts'
 import { createPullers } from './pullers.ts'
 import { type Engine, openSql, type Sql } from './sql.ts'
 
@@ -194,21 +198,16 @@ export const openStage = async (
     const databaseUrl = await createDatabase(given.url, after)
     const sql = await openSql(databaseUrl)
     after(sql.close)
+    const masterKey = randomBytes(32)
     const settings = {
       TIDINGS_DATABASE_URL: databaseUrl,
-      TIDINGS_MASTER_KEY: randomBytes(32).toString('base64'),
+      TIDINGS_MASTER_KEY: masterKey.toString('base64'),
       TIDINGS_ALLOW_NETWORKS: '127.0.0.0/8',
       TIDINGS_RETRY_SCHEDULE: '0.5,1,2',
       TIDINGS_RATE_LIMIT: '0',
       TIDINGS_LOG_LEVEL: 'warn',
     }
-    await runTidings(['server', 'migrate'], settings)
-    const made = await runTidings(
-      ['server', 'token', '--name', 'chaos', '--permissions', 'admin', '--output', 'json'],
-      settings,
-    )
-    const { id, apiKey, secret } = JSON.parse(made)
-    const admin = { id, apiKey, apiSecret: secret }
+    const admin = await setUp(databaseUrl, masterKey)
     const expectations: Expectation[] = []
     const servers: Server[] = []
     const pullers = createPullers(() => servers)
@@ -291,6 +290,18 @@ export const openStage = async (
   } catch (error) {
     await clear()
     throw error
+  }
+}
+
+/** Gives a database the schema, and makes an admin token. */
+const setUp = async (databaseUrl: string, masterKey: Buffer): Promise<Credentials & { id: string }> => {
+  const database = await connect(databaseUrl)
+  try {
+    await migrate(database)
+    const token = { name: 'chaos', permissions: ['admin' as const] }
+    return await createAccessToken(database.knex, createSealer([masterKey]), token, Date.now())
+  } finally {
+    await database.close()
   }
 }
 
