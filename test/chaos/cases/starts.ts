@@ -214,8 +214,7 @@ const statementsOf = async (stage: Stage, ground: Ground, doing: Doing): Promise
   }
   await first.ended
   proxy.close()
-  // What hangs in a commit holds the most.
-  return [...seen].toSorted((a, b) => Number(isCommit(b)) - Number(isCommit(a)))
+  return [...seen]
 }
 
 const isCommit = (shape: string): boolean => shape.startsWith('commit')
@@ -321,14 +320,15 @@ const undisturbedMs = async (stage: Stage, ground: Ground): Promise<number> => {
 }
 
 /**
- * Every statement with one of the faults, commits with each of them; then (`--size`) every statement with the others.
- * The first is a commit that is held up.
+ * Commits, which hold the most, meet every fault, and every other statement meets one of them; after these `usual` ones
+ * it meets the others (`--size`). The first is a commit that is held up.
  */
-const meetingsAt = (shapes: string[]): { shape: string; fault: Fault }[] => {
-  const round = (n: number) => shapes.map((shape, at) => ({ shape, fault: FAULTS[(at + n) % FAULTS.length]! }))
-  return FAULTS.flatMap((_fault, n) => round(n)).toSorted(
-    (a, b) => Number(isCommit(b.shape)) - Number(isCommit(a.shape)),
-  )
+const meetingsAt = (shapes: string[]): { all: Pick<Meeting, 'shape' | 'fault'>[]; usual: number } => {
+  const others = shapes.filter(shape => !isCommit(shape))
+  const round = (n: number) => others.map((shape, at) => ({ shape, fault: FAULTS[(at + n) % FAULTS.length]! }))
+  const commits = shapes.filter(isCommit).flatMap(shape => FAULTS.map(fault => ({ shape, fault })))
+  const usual = [...commits, ...round(0)]
+  return { all: [...usual, ...round(1), ...round(2)], usual: usual.length }
 }
 
 const meetAll = async (stage: Stage, doing: Doing): Promise<void> => {
@@ -340,9 +340,7 @@ const meetAll = async (stage: Stage, doing: Doing): Promise<void> => {
   const lockedWithinS = LOCKED_S + LOCKED_PART * (startMs / 1000)
   const shapes = await statementsOf(stage, grounds[0]!, doing)
   stage.say(`${shapes.length} statements`)
-  const all = meetingsAt(shapes)
-  const commits = all.filter(({ shape }) => isCommit(shape)).length
-  const usual = commits + shapes.length - commits / FAULTS.length
+  const { all, usual } = meetingsAt(shapes)
   const meetings = all
     .slice(0, stage.size(usual))
     .map(({ shape, fault }): Meeting => ({ doing, shape, fault, readyWithinMs, lockedWithinS }))
