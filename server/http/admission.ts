@@ -14,8 +14,11 @@ const IN_THE_WAY_MS = 250
 const LONGEST_IN_THE_WAY_MS = 2_000
 /** The event loop utilisation from which the process counts as busy. */
 const BUSY = 0.85
-/** A request that comes in a burst waits this long at most: waiting it out is better than a refusal. */
-const LONGEST_WAIT_MS = 1_000
+/**
+ * A request that comes in a burst waits this long at most, which is better than a refusal. Its client has waited for
+ * longer, since a busy process reads late, and is refused within a second.
+ */
+const LONGEST_WAIT_MS = 800
 /**
  * A line is overloaded if no request of it has waited less for a second: it is no burst, nothing is gained by waiting,
  * and who comes now waits for less time, or is refused (CoDel, RFC 8289: the shortest delay of an interval tells a

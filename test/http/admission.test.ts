@@ -79,7 +79,7 @@ test('what finds no place within a second is refused, and told when to come agai
   assert.equal(begun.length, 2 * AT_ONCE)
   for (let ms = 250; ms < 750; ms += 250) await pass(250)
   assert.equal(begun.length, 4 * AT_ONCE)
-  await pass(249)
+  await pass(49)
   assert.ok(answers.every(({ status }) => status === undefined))
   await pass(1)
   const refused = answers.slice(4 * AT_ONCE)
@@ -202,12 +202,12 @@ test('a burst of two seconds, of four thirds of what a process can take, is wait
   assert.deepEqual([refusedAfterMs.length, taken], [0, 1_600])
 })
 
-test('of an overload that lasts, a process takes what it can and refuses the rest within a second', async () => {
+test('of an overload that lasts, a process takes what it can and refuses the rest within 0.8 s', async () => {
   const overload = { perSecond: 900, pace: 300, forMs: 6_000 }
   const { refusedAfterMs, taken, waitedMs } = await offer(start({ isBusy: true }), overload)
   assert.ok(taken > 0.9 * 6 * 300 && taken < 2_600, `${taken} taken`)
   assert.ok(refusedAfterMs.length > 2_000)
-  assert.ok(Math.max(...refusedAfterMs) <= 1_010)
+  assert.ok(Math.max(...refusedAfterMs) <= 810)
   const soon = refusedAfterMs.filter(ms => ms <= 20).length
   assert.ok(Math.max(...waitedMs.slice(-600)) <= 650, 'once it is clear that it lasts, nobody waits for long')
   assert.ok(soon > 0.8 * refusedAfterMs.length, `${soon} of ${refusedAfterMs.length} at once`)
