@@ -1,3 +1,4 @@
+import { eventually } from '../../support/eventually.ts'
 import type { DatabaseProxy } from '../proxy.ts'
 import { type Client, done } from '../stage/client.ts'
 import type { Endpoint } from '../stage/endpoint.ts'
@@ -68,7 +69,13 @@ const why = async (stage: Stage, client: Client, { id }: Away): Promise<string> 
     `SELECT event_id FROM deliveries WHERE webhook_id = ? AND event_type <> 'ping' ORDER BY created_at LIMIT 1`,
     [id],
   )
-  const { data } = await client(WHY, { webhookId: id, eventId: first!.event_id })
+  // Its first query may come before a busy machine has a process that answers it.
+  const { data } = await eventually(
+    'an answer',
+    () => client(WHY, { webhookId: id, eventId: first!.event_id }),
+    ({ code }) => code !== 'UNAVAILABLE',
+    { timeoutMs: 60_000, everyMs: 500 },
+  )
   const { verdict, reasons } = data.explainDelivery
   return `${verdict}: ${reasons.map(({ code }: { code: string }) => code).join(', ')}`
 }
