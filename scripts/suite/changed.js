@@ -6,8 +6,9 @@ import path from 'node:path'
 const WORTH_S = 30
 
 /**
- * The test files that a change concerns, nearest first: those that changed, those named like what changed, then those
- * that import it, or name it as a file, over ever more steps. Those that are too many for a quick answer are left.
+ * The test files that a change concerns, nearest first: those that changed, and those named like what changed; then
+ * those that import it, or name it as a file, with the most words of its path first, since every test of the command
+ * line imports every command, and then those over the fewest steps. Those that are too many for a quick answer are left.
  *
  * @param {string} root
  * @param {string} since a revision; what has changed in the working tree since then counts
@@ -20,14 +21,16 @@ export const testsOfChange = async (root, since, tests, times) => {
   const found = tests
     .flatMap(test => {
       const steps = changed.some(file => isNamedLike(test, file)) ? 0 : stepsTo.get(test)
-      return steps === undefined ? [] : [{ test, steps }]
+      const inCommon = Math.max(0, ...changed.map(file => wordsInCommon(test, file)))
+      return steps === undefined ? [] : [{ test, steps, inCommon }]
     })
-    .toSorted((a, b) => a.steps - b.steps)
+    .toSorted((a, b) => Number(b.steps === 0) - Number(a.steps === 0) || b.inCommon - a.inCommon || a.steps - b.steps)
   const nearest = /** @type {string[]} */ ([])
   let worthS = 0
   for (const { test } of found) {
-    worthS += times[test]?.[1] ?? 3
-    if (nearest.length > 0 && worthS > WORTH_S) break
+    const testS = times[test]?.[1] ?? 3
+    if (nearest.length > 0 && worthS + testS > WORTH_S) continue
+    worthS += testS
     nearest.push(test)
   }
   return { changed, files: nearest, left: found.length - nearest.length }
@@ -60,6 +63,22 @@ export const isNamedLike = (test, file) => {
   return path.dirname(test) === path.join('test', room ?? '') && path.basename(test).startsWith(`${name}.`)
 }
 
+const wordsOf = (/** @type {string} */ file) =>
+  new Set(
+    file
+      .replace(/^(server|test)\/|\.\w+$/g, '')
+      .split(/[^a-z]+/)
+      .map(word => word.replace(/s$/, '')),
+  )
+
+/**
+ * How many words two paths share, but for an s at the end.
+ *
+ * @param {string} one
+ * @param {string} other
+ */
+const wordsInCommon = (one, other) => wordsOf(one).intersection(wordsOf(other)).size
+
 /**
  * Over how many imports each test reaches one of the files.
  *
@@ -84,38 +103,70 @@ const importSteps = async (root, tests, files) => {
  * @param {string[]} tests
  */
 const importersOf = async (root, tests) => {
-  const { build, stop } = await import('esbuild')
-  const { metafile } = await build({
-    absWorkingDir: root,
-    stdin: { contents: tests.map(test => `import './${test}'`).join('\n'), resolveDir: root },
-    bundle: true,
-    packages: 'external',
-    platform: 'node',
-    format: 'esm',
-    write: false,
-    metafile: true,
-    logLevel: 'silent',
-  })
-  await stop()
   const git = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: root, encoding: 'utf8' })
-  const others = git.split('\n').filter(file => file && !(file in metafile.inputs))
-  const pages = others.filter(file => !/\.(ts|js|mjs)$/.test(file))
+  const files = new Set(git.split('\n').filter(Boolean))
   /** @type {Map<string, Set<string>>} */
   const importers = new Map()
   const add = (/** @type {string} */ file, /** @type {string} */ importer) => {
     if (!importers.has(file)) importers.set(file, new Set())
     importers.get(file)?.add(importer)
   }
-  delete metafile.inputs['<stdin>']
-  for (const [importer, { imports }] of Object.entries(metafile.inputs)) {
-    for (const { path: imported, external } of imports) if (!external) add(imported, importer)
-    for (const named of namedIn(readFileSync(path.join(root, importer), 'utf8'), importer)) {
-      if (named in metafile.inputs || others.includes(named)) add(named, importer)
-      else
-        for (const page of pages) if (page.startsWith(`${named}/`) || path.matchesGlob(page, named)) add(page, importer)
+  /** @type {Map<string, string[]>} */
+  const read = new Map()
+  // A program that is started imports something too.
+  for (let programs = tests; programs.length > 0; ) {
+    const inputs = await inputsOf(root, programs)
+    for (const [importer, imports] of inputs) {
+      if (read.has(importer)) continue
+      read.set(importer, [...namedIn(readFileSync(path.join(root, importer), 'utf8'), importer)])
+      for (const imported of imports) add(imported, importer)
+    }
+    programs = [...read.values()].flat().filter(named => CODE.test(named) && files.has(named) && !read.has(named))
+  }
+  const pages = [...files].filter(file => !CODE.test(file))
+  for (const [importer, names] of read) {
+    for (const named of names) {
+      if (files.has(named)) add(named, importer)
+      else for (const page of pages) if (isWithin(page, named)) add(page, importer)
     }
   }
   return importers
+}
+
+/**
+ * Whether a path or a pattern names a file, or a folder that it is in.
+ *
+ * @param {string} file
+ * @param {string} named
+ */
+const isWithin = (file, named) => (named.includes('*') ? path.matchesGlob(file, named) : file.startsWith(`${named}/`))
+
+const CODE = /\.(ts|js|mjs)$/
+
+/**
+ * What each file imports that programs consist of.
+ *
+ * @param {string} root
+ * @param {string[]} programs
+ */
+const inputsOf = async (root, programs) => {
+  const { build, stop } = await import('esbuild')
+  const { metafile } = await build({
+    absWorkingDir: root,
+    stdin: { contents: programs.map(program => `import './${program}'`).join('\n'), resolveDir: root },
+    bundle: true,
+    packages: 'external',
+    platform: 'node',
+    format: 'esm',
+    loader: { '.css': 'empty' },
+    write: false,
+    metafile: true,
+    logLevel: 'silent',
+  })
+  await stop()
+  return Object.entries(metafile.inputs)
+    .filter(([name]) => name !== '<stdin>')
+    .map(([name, { imports }]) => /** @type {const} */ ([name, imports.filter(it => !it.external).map(it => it.path)]))
 }
 
 /**
