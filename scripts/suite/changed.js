@@ -156,6 +156,8 @@ const inputsOf = async (root, programs) => {
     stdin: { contents: programs.map(program => `import './${program}'`).join('\n'), resolveDir: root },
     bundle: true,
     packages: 'external',
+    // What a build makes need not be there.
+    external: ['../dist/*'],
     platform: 'node',
     format: 'esm',
     loader: { '.css': 'empty' },
