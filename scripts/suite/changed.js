@@ -8,7 +8,7 @@ const WORTH_S = 30
 /**
  * The test files that a change concerns, nearest first: those that changed, and those named like what changed; then
  * those that import it, or name it as a file, with the most words of its path first, since every test of the command
- * line imports every command, and then those over the fewest steps. Those that are too many for a quick answer are left.
+ * line imports every command, and then those over the fewest steps. What is too much for a quick answer is left.
  *
  * @param {string} root
  * @param {string} since a revision; what has changed in the working tree since then counts
