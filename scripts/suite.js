@@ -63,7 +63,7 @@ const wantedFiles = async ({ files: named, changedSince }) => {
   const { changed, files, left } = await testsOfChange(root, changedSince, testFiles(root), readTimes(timesFile(false)))
   console.error(`tidings: ${changed.length} files have changed since ${changedSince}.`)
   if (left === 0) return { files }
-  return { files, note: `${left} more test files import over more steps what has changed: \`npm test\` runs all.` }
+  return { files, note: `${left} more test files reach what has changed: \`npm test\` runs all.` }
 }
 
 const wantedDatabases = () => {
