@@ -48,6 +48,16 @@ test('a file creates what is missing, under ids that stay the same when it is ru
   assert.deepEqual(mutations()[0], first)
 })
 
+test('what is wrong is told with its file, or as standard input', async () => {
+  const { code, stderr } = await apply('[')
+  assert.equal(code, 2)
+  assert.ok(stderr.includes(file), stderr)
+  const args = ['webhooks', 'create', '--file', '-']
+  const piped = await tidings(args, { home, env: connectedTo(server), stdin: '[' })
+  assert.equal(piped.code, 2)
+  assert.match(piped.stderr, /Standard input/)
+})
+
 test('what is as the file says is left alone, whatever the order of its lists', async () => {
   const { code, stdout } = await apply([{ url: stored.url, organisationIds: ['a', 'b'] }], [stored])
   assert.equal(code, 0)

@@ -107,8 +107,9 @@ describeEachEngine('subscribers', engine => {
     const { statements, join, ready, live } = await start(t)
     const looks = () => statements.filter(sql => /d\.id > \?/.test(sql)).length
     const ofTenLooks = async () => {
-      const [before, first] = [statements.length, looks()]
+      const [before, first, begunAt] = [statements.length, looks(), performance.now()]
       await eventually('ten looks', looks, count => count >= first + 10)
+      assert.ok(performance.now() - begunAt >= 9 * LOOK_MS, 'with a rest before each')
       return statements.length - before - (looks() - first - 10)
     }
     const responses = [await join('0')]
