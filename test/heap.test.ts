@@ -31,7 +31,7 @@ test('a process gives the memory of a load back when it is at rest, sooner than 
   assert.ok(rested < loaded / 2, `${loaded} MB after the load and ${rested} MB at rest`)
 })
 
-/** Keeps what a start has made and does not need, and prints how many megabytes its heap has, once at rest. */
+/** Makes what a start makes and does not need, and prints whether its heap becomes half as large at rest. */
 const STARTED = `
   import { setTimeout as wait } from 'node:timers/promises'
   import { compactHeapAtRest } from '${heap}'
