@@ -134,6 +134,9 @@ const darkClaim: Case = {
   },
 }
 
+/** What the slowest take where nothing else runs on the machine. */
+const QUIET_P99_MS = 75
+
 /** First attempts of one webhook with and without something beside it: at most twice as late. */
 const beside = async (
   stage: Stage,
@@ -144,18 +147,21 @@ const beside = async (
 ) => {
   const measure = async () => {
     const { latencies } = await steadily({ world, client, endpoint }, 20_000)
-    return { p50: percentile(latencies, 50), p90: percentile(latencies, 90), count: latencies.length }
+    const [p50, p90, p99] = [50, 90, 99].map(part => percentile(latencies, part)) as [number, number, number]
+    return { p50, p90, p99, count: latencies.length }
   }
   await steadily({ world, client, endpoint }, 3_000)
   const alone = await measure()
-  stage.say(`alone: median ${alone.p50} ms, p90 ${alone.p90} ms, of ${alone.count}`)
+  stage.say(`alone: median ${alone.p50} ms, p90 ${alone.p90} ms, p99 ${alone.p99} ms, of ${alone.count}`)
   await begin()
   const together = await measure()
+  // A busy machine makes the slowest of them late, whatever is beside them.
+  const tail = alone.p99 <= QUIET_P99_MS ? ('p99' as const) : ('p90' as const)
   stage.expect(
     'the first attempts of another webhook come at most twice as late',
-    // The machine's own noise does not count. It makes the slowest ones late, whatever is beside them.
-    together.p90 <= Math.max(2 * alone.p90, 150) && together.p50 <= Math.max(2 * alone.p50, 40),
-    `median ${alone.p50} to ${together.p50} ms, p90 ${alone.p90} to ${together.p90} ms`,
+    // The machine's own noise does not count.
+    together[tail] <= Math.max(2 * alone[tail], 150) && together.p50 <= Math.max(2 * alone.p50, 40),
+    `median ${alone.p50} to ${together.p50} ms, ${tail} ${alone[tail]} to ${together[tail]} ms`,
   )
 }
 
