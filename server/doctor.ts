@@ -1,7 +1,6 @@
 import { lookup } from 'node:dns/promises'
 import { existsSync, statSync } from 'node:fs'
-import { createServer } from 'node:http'
-import { isIP } from 'node:net'
+import { createServer, isIP } from 'node:net'
 import { databaseFile } from '../shared/database-url.ts'
 import { type Config, ConfigError, ownUrl, type Role, readConfig } from './config.ts'
 import { checkWritable, connect, type Database, rows } from './database/connect.ts'

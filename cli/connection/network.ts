@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
-import http from 'node:http'
 import tls from 'node:tls'
 import { getProxyForUrl } from 'proxy-from-env'
+import { setGlobalProxyFromEnv } from '../../shared/node-http.ts'
 import { fileFault, usageError } from '../errors.ts'
 import type { Setting } from './connection.ts'
 
@@ -17,7 +17,7 @@ export const setUpNetwork = (caFileFlag: string | undefined, environment: NodeJS
   if (!namesProxy(environment)) return
   const [byHttp, byHttps] = ['HTTP_PROXY', 'HTTPS_PROXY'].map(name => read(environment, name)?.value)
   const all = read(environment, 'ALL_PROXY')?.value
-  http.setGlobalProxyFromEnv({
+  setGlobalProxyFromEnv({
     http_proxy: byHttp ?? all,
     https_proxy: byHttps ?? all,
     no_proxy: read(environment, 'NO_PROXY')?.value,

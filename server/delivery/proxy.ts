@@ -1,6 +1,7 @@
-import { request as httpRequest, type RequestOptions } from 'node:http'
+import type { RequestOptions } from 'node:http'
 import { request as httpsRequest } from 'node:https'
 import type { Socket } from 'node:net'
+import { request as httpRequest } from '../../shared/node-http.ts'
 
 /** The proxy did not open a connection to the endpoint. The message names the proxy, and is for the operator. */
 export class ProxyError extends Error {

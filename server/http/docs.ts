@@ -1,4 +1,3 @@
-import Router from '@koa/router'
 import { marked } from 'marked'
 import { eventTypes } from '../../shared/vocabulary.ts'
 import { schemaText } from '../graphql/schema.ts'
@@ -7,6 +6,7 @@ import { link, pageOf, policyOf, servePageFiles, unlessBuilt } from './page-file
 import { PUBLIC } from './public.ts'
 import { receiverPage, receiversIndex } from './receivers.ts'
 import type { RequestState } from './request-id.ts'
+import { Router } from './router.ts'
 
 const POLICY = policyOf({})
 
@@ -65,7 +65,7 @@ ${eventSections(webhooks)}
 /** Serves the descriptions of both APIs, and pages that show the one of webhooks, from the package's own files. */
 export const docs = (spec: Described) => {
   const router = new Router<RequestState>()
-  const page = docsPage(spec)
+  let page: string | undefined
   router.get('/spec/webhooks.json', ctx => {
     ctx.set(PUBLIC)
     ctx.body = spec
@@ -79,6 +79,7 @@ export const docs = (spec: Described) => {
   router.get('/docs', ctx => {
     ctx.set('Content-Security-Policy', POLICY)
     ctx.type = 'html'
+    page ??= docsPage(spec)
     ctx.body = page + unlessBuilt('docs')
   })
   router.get('/docs/receivers/:name', async (ctx, next) => {

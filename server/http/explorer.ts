@@ -1,6 +1,6 @@
-import Router from '@koa/router'
 import { link, policyOf, servePageFiles, unlessBuilt } from './page-files.ts'
 import type { RequestState } from './request-id.ts'
+import { Router } from './router.ts'
 
 /** The editor creates styles at run time, and uses workers. */
 const POLICY = policyOf({ 'style-src': "'self' 'unsafe-inline'", 'worker-src': "'self'" })

@@ -1,7 +1,7 @@
-import Router from '@koa/router'
 import type { Context } from 'koa'
 import type { Readiness } from '../readiness.ts'
 import type { RequestState } from './request-id.ts'
+import { Router } from './router.ts'
 
 /**
  * Serves health checks. Live: the process answers. Ready: the database can be written, its schema is current, and the

@@ -1,6 +1,6 @@
-import Router from '@koa/router'
 import type { Config } from '../config.ts'
 import type { RequestState } from './request-id.ts'
+import { Router } from './router.ts'
 
 /** Serves the list of addresses, as JSON for programs and as a page for browsers. */
 export const indexPage = ({ baseUrl, roles, operations }: Pick<Config, 'baseUrl' | 'roles' | 'operations'>) => {

@@ -1,8 +1,8 @@
-import Router from '@koa/router'
 import type { Keyring } from '../keys/signing-keys.ts'
 import { notReady } from './health.ts'
 import { PUBLIC } from './public.ts'
 import type { RequestState } from './request-id.ts'
+import { Router } from './router.ts'
 
 /** Serves the public keys of delivery tokens as a JSON Web Key Set (RFC 7517). */
 export const keySet = (keyring: () => Keyring | undefined) => {

@@ -1,4 +1,4 @@
-import { createServer, type Server as HttpServer, type RequestListener, STATUS_CODES } from 'node:http'
+import type { Server as HttpServer, RequestListener } from 'node:http'
 import {
   type AddressInfo,
   connect,
@@ -8,6 +8,7 @@ import {
   type Socket,
 } from 'node:net'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { createServer, STATUS_CODES } from '../../shared/node-http.ts'
 import { passingId } from '../ids.ts'
 import { type Log, logSeldom } from '../log.ts'
 import { isFirstProcess } from '../processes.ts'

@@ -1,12 +1,12 @@
 import { hash, timingSafeEqual } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import Router from '@koa/router'
 import ipaddr from 'ipaddr.js'
 import type { Context, Middleware } from 'koa'
 import { TidingsError } from '../../shared/errors.ts'
 import type { Metrics } from '../metrics/metrics.ts'
 import { createExposition } from '../processes.ts'
 import { answerError, type RequestState } from './request-id.ts'
+import { Router } from './router.ts'
 
 /** The shortest time from one exposition to the next, which is computed for all who wait for it. */
 const PAUSE_MS = 100

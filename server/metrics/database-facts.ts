@@ -174,7 +174,7 @@ class FactsLook {
   }
 }
 
-const AT_MOST = `Counted up to ${MOST_COUNTED.toLocaleString('en')}, beyond that estimated if the engine can.`
+const AT_MOST = `Counted up to ${MOST_COUNTED}, beyond that estimated if the engine can.`
 
 /** Each a gauge: its name, its help and its value. */
 const FIGURES: [name: string, help: string, figureOf: (facts: Facts) => number | undefined][] = [
