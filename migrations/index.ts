@@ -22,6 +22,7 @@ import * as webhookVersions from './0021_webhook_versions.ts'
 import * as pullClients from './0022_pull_clients.ts'
 import * as automaticSince from './0023_automatic_since.ts'
 import * as deliveryHours from './0024_delivery_hours.ts'
+import * as namedProjectsIndex from './0025_named_projects_index.ts'
 
 export type Migration = {
   /** Every statement can be repeated, so that the next run continues one that was killed. */
@@ -60,4 +61,5 @@ export const migrations: Record<string, Migration> = {
   '0022_pull_clients': pullClients,
   '0023_automatic_since': automaticSince,
   '0024_delivery_hours': deliveryHours,
+  '0025_named_projects_index': namedProjectsIndex,
 }

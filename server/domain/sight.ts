@@ -36,6 +36,28 @@ export const seesWebhook = (token: string, webhook: string): string => {
       WHERE maker.id = ${webhook}.access_token_id AND ${seesToken(token, 'maker')})))`
 }
 
+/**
+ * The ids of webhooks among which are all that a token sees (`seesWebhook`), by ways that begin at the token and at its
+ * organisations, while the rule itself looks at every webhook there is. `organisations` is what `way` 0 selects: of all
+ * ways, `most` rows are read.
+ *
+ * A webhook that names something names an organisation of the token's, or a project that was in one.
+ */
+export const waysToWebhooks = (token: string, most: number, joinInOrder: string): string => {
+  const own = `SELECT s.organisation_id AS id FROM access_token_organisations s WHERE s.access_token_id = ${token}`
+  const ofOwn = (table: string, id: string) =>
+    `SELECT ${id} AS id FROM (${own} LIMIT ${most}) own ${joinInOrder} ${table} n ON n.organisation_id = own.id`
+  const ways = [
+    own,
+    `SELECT w.id FROM webhooks w WHERE w.access_token_id = ${token}`,
+    ofOwn('webhook_organisations', 'n.webhook_id'),
+    ofOwn('webhook_projects', 'n.webhook_id'),
+    `${ofOwn('access_token_organisations', 'w.id')}
+      ${joinInOrder} webhooks w ON w.access_token_id = n.access_token_id AND w.all_organisations_and_projects = 1`,
+  ]
+  return ways.map((way, n) => `SELECT ${n} AS way, id FROM (${way} LIMIT ${most}) way${n}`).join(' UNION ALL ')
+}
+
 /** An event on demand belongs to no organisation, and is visible to whoever sees the webhook that it was sent to. */
 export const isOnDemand = (event: string): string => `(${event}.type = 'ping' OR ${event}.example = 1)`
 

@@ -1,5 +1,6 @@
 import { notFound } from '../../shared/errors.ts'
-import type { Sql } from '../database/connect.ts'
+import { rows, type Sql } from '../database/connect.ts'
+import { dialectOf } from '../database/dialect.ts'
 import { named } from '../database/fragment.ts'
 import { otherWork } from '../event-loop.ts'
 import type { Resource, Visible } from '../mango/resource.ts'
@@ -23,6 +24,7 @@ import {
   seesSubject,
   seesToken,
   seesWebhook,
+  waysToWebhooks,
 } from './sight.ts'
 
 // All rules of visibility. A rule narrows a SELECT by conditions on columns that are named with their table.
@@ -156,8 +158,34 @@ const visibleAuditLog =
 const MOST_PARTS = 100
 
 /**
- * The visible rows of a resource in disjoint parts: events by organisation, deliveries by webhook. Undefined for one
- * part or too many.
+ * The ids of all webhooks that a limited token sees, found from its organisations, while the rule alone looks at every
+ * webhook there is. Undefined if it has too many organisations, or one of the ways from them leads to too many webhooks.
+ */
+const nearWebhooks = async (sql: Sql, token: AccessToken, condition: string): Promise<string[] | undefined> => {
+  const ways = waysToWebhooks(':token', MOST_PARTS + 1, dialectOf(sql).joinInOrder)
+  const statement = named(
+    `SELECT near.way, webhooks.id FROM (${ways}) near
+     LEFT JOIN webhooks ON webhooks.id = near.id AND near.way > 0 AND ${condition}`,
+    { token: token.id },
+  )
+  const found = await rows<{ way: number; id: string | null }>(sql, statement.sql, statement.bindings)
+  const ids = new Set(found.map(({ id }) => id).filter(id => id !== null))
+  const isWhole = Map.groupBy(found, ({ way }) => way)
+    .values()
+    .every(({ length }) => length <= MOST_PARTS)
+  return isWhole && ids.size <= MOST_PARTS ? [...ids] : undefined
+}
+
+/** The ids of webhooks that a token sees, one more than there may be parts. */
+const anyWebhooks = (sql: Sql, token: AccessToken): Promise<string[]> =>
+  sql('webhooks')
+    .modify(visibleTo(token)(webhooks))
+    .limit(MOST_PARTS + 1)
+    .pluck('webhooks.id')
+
+/**
+ * The visible rows of a resource in disjoint parts: events by organisation, deliveries by webhook, webhooks as one.
+ * Undefined if there would be too many.
  *
  * Rejected: the rule as a condition of one statement. Of 5,000,000 deliveries, a token that sees one webhook in a
  * hundred had its newest 50 after the time limit; in parts, 50 entries of an index are read (MySQL 9.7, decision 16).
@@ -179,11 +207,12 @@ export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource):
     )
     return [...owned, where(token, `${OF_NONE_ALONE} AND ${SUBJECT_VISIBLE}`)]
   }
+  if (resource.name === webhooks.name) {
+    const ids = await nearWebhooks(sql, token, `${WEBHOOK_VISIBLE} AND webhooks.deleted_at IS NULL`)
+    return ids && [builder => builder.whereIn('webhooks.id', ids)]
+  }
   if (resource.name === deliveries.name) {
-    const ids: string[] = await sql('webhooks')
-      .modify(visibleTo(token)(webhooks))
-      .limit(MOST_PARTS + 1)
-      .pluck('webhooks.id')
+    const ids = (await nearWebhooks(sql, token, WEBHOOK_VISIBLE)) ?? (await anyWebhooks(sql, token))
     if (ids.length > MOST_PARTS) return undefined
     const eventVisible = where(token, EVENT_VISIBLE)
     return ids.map(

@@ -15,11 +15,14 @@ import { seedMany } from '../../server/seed.ts'
 import { seedHistory } from '../../server/seed-history.ts'
 import { describeEachEngine, migratedDatabase, type TestDatabase } from '../support/databases.ts'
 import { rowsRead } from '../support/rows-read.ts'
+import { addWebhooks } from '../support/webhooks.ts'
 
 const NOW = Date.parse('2026-11-22T12:00:00Z')
 const DELIVERIES = 12_000
 /** What a question of 50 rows may read: some for each of them, and of a hundred webhooks. */
 const FEW = 1_500
+/** The address of as many webhooks again, which one of the tokens does not see. */
+const OF_OTHERS = 'http://127.0.0.1:9/'
 
 describeEachEngine('what support asks of many deliveries', engine => {
   let given: TestDatabase
@@ -46,10 +49,15 @@ describeEachEngine('what support asks of many deliveries', engine => {
     const others = await knex('organisations').whereNot('id', named.organisation_id).limit(2).pluck<string[]>('id')
     limited = await token([named.organisation_id, ...others])
     await addEventsOfNoneAlone([named.organisation_id, others[0]!])
+    const unseen = await knex('organisations')
+      .whereNotIn('id', [named.organisation_id, ...others])
+      .first('id')
+    const webhook = { accessTokenId: admin.id, organisationIds: [unseen.id], url: OF_OTHERS }
+    await addWebhooks(knex, Array(FEW).fill(webhook))
     // A connection of its own, whose count is that of one question at a time.
     database = engine === 'sqlite' ? given.database : await connect(given.url, { poolSize: 1 })
     if (engine !== 'sqlite') {
-      for (const table of ['events', 'deliveries', 'attempts', 'delivery_queue', 'projects']) {
+      for (const table of ['webhooks', 'events', 'deliveries', 'attempts', 'delivery_queue', 'projects']) {
         await knex.raw('ANALYZE TABLE ??', [table])
       }
     }
@@ -110,6 +118,7 @@ describeEachEngine('what support asks of many deliveries', engine => {
     'what is pending': () => [deliveries, { ...NEWEST, selector: { status: 'pending' } }],
     'the newest of a webhook': () => [deliveries, { ...NEWEST, selector: { webhookId: named.webhook_id } }],
     'a second page': () => [deliveries, { ...NEWEST, skip: 7, limit: 5 }],
+    'the first webhooks': () => [webhooks, { limit: 50 }],
     'the newest events': () => [events, { sort: [{ time: 'desc' }], limit: 50 }],
     'the deliveries of an hour': () => [
       deliveries,
@@ -193,9 +202,10 @@ describeEachEngine('what support asks of many deliveries', engine => {
   })
 
   it('tells the health of webhooks and their last delivery from what is of the last day', async () => {
+    const ofFew = { selector: { url: { $ne: OF_OTHERS } } }
     for (const asking of [admin, limited]) {
       const related = visibleTo(asking)
-      const seen = await find(database.knex, webhooks, {}, related(webhooks), { related, now: NOW })
+      const seen = await find(database.knex, webhooks, ofFew, related(webhooks), { related, now: NOW })
       const source = sourceOf(database.knex, { related, now: NOW })
       const before = await rowsRead(database)
       const health = await valuesOf(source, webhooks.fields.health, seen.rows)

@@ -209,7 +209,10 @@ const rowsAt = (now: number): Placed[] => {
       put('webhook_organisations', who => there(who) && someOf([to])(who), rows.webhook_organisations[n]!)
     }
     for (const [n, to] of projects.entries()) {
-      put('webhook_projects', who => there(who) && someOf([to])(who), rows.webhook_projects[n]!)
+      put('webhook_projects', who => there(who) && someOf([to])(who), {
+        ...rows.webhook_projects[n]!,
+        organisation_id: idOf(`organisation ${to}`),
+      })
     }
     const ping = idOf(`ping ${name}`)
     put('events', there, { id: ping, type: 'ping', payload: '{}', created_at: now - 3_000 })

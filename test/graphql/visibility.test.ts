@@ -11,7 +11,7 @@ import type { Credentials } from '../../shared/hmac.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, type GraphqlAnswer, startTestServer, type TestServer } from '../support/server.ts'
-import { addWebhook } from '../support/webhooks.ts'
+import { addWebhook, addWebhooks, type GivenWebhook } from '../support/webhooks.ts'
 
 type Project = Awaited<ReturnType<typeof addProject>>
 type Token = Credentials & { id: string }
@@ -494,6 +494,35 @@ describeEachEngine('what a token sees', engine => {
       assert.equal((await redeliverMany(tools, { webhookId: id, query: {} })).queued, 0)
     } finally {
       await mine.close()
+    }
+  })
+
+  it('is each of its webhooks, where one of the ways by which they are found leads to many', async () => {
+    const { knex } = server.database
+    const elsewhere = [borealis.organisationId]
+    const ways = ['its own', 'by organisation', 'by project', 'of another token'] as const
+    for (const [n, way] of ways.entries()) {
+      const { organisationId, projectId } = await addProject(server.database)
+      const here = [organisationId]
+      const token = await server.token({ organisationIds: here })
+      const other = await server.token({ organisationIds: here })
+      const wider = await server.token({ organisationIds: [...here, ...elsewhere] })
+      const pairs: Record<typeof way, [seen: GivenWebhook, many: GivenWebhook]> = {
+        'its own': [{ accessTokenId: token.id }, { accessTokenId: token.id, organisationIds: elsewhere }],
+        'by organisation': [
+          { accessTokenId: all.id, organisationIds: here },
+          { accessTokenId: all.id, organisationIds: [...here, ...elsewhere] },
+        ],
+        'by project': [
+          { accessTokenId: all.id, projectIds: [projectId] },
+          { accessTokenId: all.id, projectIds: [projectId], organisationIds: elsewhere },
+        ],
+        'of another token': [{ accessTokenId: other.id }, { accessTokenId: wider.id }],
+      }
+      const [seen, many] = pairs[way]
+      const ids = await addWebhooks(knex, Array(101).fill(many))
+      const last = await addWebhook(knex, { ...seen, id: `ffffffff-ffff-7fff-bfff-fffffffffff${n}` })
+      assert.deepEqual((await list(token)).webhooks, [...(way === 'its own' ? ids.toSorted() : []), last], way)
     }
   })
 })

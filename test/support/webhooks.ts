@@ -84,6 +84,11 @@ export const addWebhooks = async (sql: Sql, given: readonly GivenWebhook[]): Pro
       all.flatMap(rows => rows[table] as object[]),
     )
   }
+  await sql.raw(
+    `UPDATE webhook_projects SET organisation_id =
+       (SELECT p.organisation_id FROM projects p WHERE p.id = webhook_projects.project_id)
+     WHERE organisation_id IS NULL`,
+  )
   return all.map(({ webhooks }) => webhooks[0]!.id)
 }
 
