@@ -1,6 +1,9 @@
 const MOST_KEYS = 10_000
-/** How far one may be before the one that has had the least: what it asked before the others came is forgotten. */
-const MOST_AHEAD_MS = 50
+/**
+ * How far one may be before the one that has had the least: what it asked before the others came is forgotten. Each of
+ * the others may come first until it has had as much, so with many of them it is less, and one waits for this in all.
+ */
+const MOST_AHEAD_MS = { ofEach: 50, ofAll: 200 }
 
 /**
  * Start-time fair queueing (Goyal, Vin and Cheng, 1996): of those that wait, the one that has had the least time
@@ -10,11 +13,16 @@ const MOST_AHEAD_MS = 50
 export class FairShare {
   /** Milliseconds that the one had that has had the least of those that wait. */
   #leastMs = 0
+  #mostAheadMs = MOST_AHEAD_MS.ofEach
   /** Milliseconds that each has had; the least recently served first. */
   readonly #hadMs = new Map<string, number>()
 
   hadMs(key: string): number {
-    return Math.max(this.#leastMs, this.#hadMs.get(key) ?? 0)
+    return this.#bounded(this.#hadMs.get(key) ?? 0)
+  }
+
+  #bounded(ms: number): number {
+    return Math.min(Math.max(this.#leastMs, ms), this.#leastMs + this.#mostAheadMs)
   }
 
   /**
@@ -22,7 +30,9 @@ export class FairShare {
    * with the time that it took: the key has had that, in place of what was expected and of no more than was counted.
    */
   begin(key: string, expectedMs: number, waiting: Iterable<string>): (tookMs: number) => void {
-    this.#leastMs = Math.min(...Array.from(waiting, id => this.hadMs(id)))
+    const keys = new Set(waiting)
+    this.#leastMs = Math.min(...keys.values().map(id => this.hadMs(id)))
+    this.#mostAheadMs = Math.min(MOST_AHEAD_MS.ofEach, MOST_AHEAD_MS.ofAll / Math.max(1, keys.size - 1))
     const beforeMs = this.hadMs(key)
     this.#give(key, expectedMs)
     const givenMs = this.hadMs(key) - beforeMs
@@ -30,7 +40,7 @@ export class FairShare {
   }
 
   #give(key: string, ms: number): void {
-    const hadMs = Math.min(this.hadMs(key) + ms, this.#leastMs + MOST_AHEAD_MS)
+    const hadMs = this.#bounded(this.hadMs(key) + ms)
     this.#hadMs.delete(key)
     this.#hadMs.set(key, hadMs)
     const [oldest] = this.#hadMs.keys()

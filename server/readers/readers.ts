@@ -355,13 +355,16 @@ export class Readers {
     const isBehind = (job: Job) => job.askedAt > late && !isLightOne(shareOf(job))
     const rankOf = (job: Job) => [Number(isBehind(job)), ...this.#turns.rankOf(job)]
     const job = this.#waiting.takeFirst(hasPlace, rankOf)
-    if (job) this.#run(place!, job)
-    return job !== undefined
+    if (!job) return false
+    const light = this.#waiting.firsts.filter(first => isLightOne(shareOf(first)))
+    this.#run(place!, job, light)
+    return true
   }
 
-  #run(reader: Reader, job: Job): void {
+  /** `light`: what is light and waits. What is not may wait for other reasons, and has no claim on the time of that. */
+  #run(reader: Reader, job: Job, light: readonly Job[]): void {
     job.mode.enter('running')
-    job.endTurn = this.#turns.begin(job, this.#standing.expectedMs(job), [job, ...this.#waiting])
+    job.endTurn = this.#turns.begin(job, this.#standing.expectedMs(job), [job, ...light])
     this.#rest.refresh()
     job.waitsToMatch = false
     reader.begin(job)

@@ -56,6 +56,20 @@ it('one that has had much before others came waits for few of their queries', ()
   assert.deepEqual({ before, others }, { before: 9, others: 11 })
 })
 
+it('one that has had much waits for no longer the more others there are', () => {
+  for (const [count, most] of [
+    [4, 8],
+    [20, 20],
+    [200, 200],
+  ] as const) {
+    const shares = new FairShare()
+    shares.begin('before', 25, ['before'])(10_000)
+    const others = Object.fromEntries(Array.from({ length: count }, (_, n) => [`other ${n}`, 25]))
+    const { before, ...served } = serve(shares, { before: 25, ...others }, most + 1)
+    assert.equal(before, 1, `${count}: ${JSON.stringify(served)}`)
+  }
+})
+
 it('a tenant with many tokens has no more than one with a single token, and each token of it the same', () => {
   const turns = new FairTurns()
   const askers = [

@@ -19,9 +19,11 @@ class Scripted implements Queries {
   /** How many it was told to end. */
   putBack = 0
   readonly #heard: Heard
+  readonly #begun: string[]
 
-  constructor(heard: Heard, isReady = true) {
+  constructor(heard: Heard, begun: string[], isReady = true) {
     this.#heard = heard
+    this.#begun = begun
     if (isReady) setImmediate(() => this.becomeReady())
   }
 
@@ -31,7 +33,10 @@ class Scripted implements Queries {
   }
 
   send(message: ToReader): void {
-    if (message.kind === 'ask') this.asked.add(message.id)
+    if (message.kind === 'ask') {
+      this.asked.add(message.id)
+      this.#begun.push(message.request.token.id)
+    }
     if (message.kind === 'gone') this.putBack += 1
   }
 
@@ -79,8 +84,10 @@ const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: n
   const given = await migratedDatabase('sqlite')
   const database: Database = { ...given.database, dialect: { ...given.database.dialect, isEmbedded: false } }
   const started: Scripted[] = []
+  /** Whose queries have begun, in their order. */
+  const begun: string[] = []
   const start = (_given: unknown, heard: Heard) => {
-    started.push(new Scripted(heard, mayBeReady()))
+    started.push(new Scripted(heard, begun, mayBeReady()))
     return started.at(-1)!
   }
   const readers = new Readers('', database, createLog('silent'), none, {
@@ -111,7 +118,7 @@ const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: n
     readers.stop()
     await given.drop()
   }
-  return { started, ask, placesOf, answerAll, stop }
+  return { started, begun, ask, placesOf, answerAll, stop }
 }
 
 it('a tenant leaves a reader to others while others ask, and has all of them while it asks alone', async () => {
@@ -209,6 +216,36 @@ for (const [behindMs, first] of [
   })
 }
 
+it('a query of a new token that has waited for light ones has no claim on all the time that these had', async () => {
+  const BEHIND_MS = 500
+  /** Half of the places: as many begin at once where none is light. */
+  const AT_ONCE = 4
+  const { started, begun, ask, placesOf, answerAll, stop } = await startReaders(undefined, BEHIND_MS)
+  const light = Array.from({ length: 4 }, (_, n) => tokenOf(`light ${n}`, true))
+  const answerOne = async () => {
+    const before = begun.length
+    const [oldest] = started.toSorted((a, b) => b.asked.size - a.asked.size)
+    oldest!.answer(oldest!.asked.values().next().value!, 1)
+    await eventually('another to begin', () => begun.length > before, Boolean)
+  }
+  try {
+    for (let n = 0; n < 4; n++) for (const token of light) await placesOf([token])
+    const answers = Array.from({ length: 100 }, () => light.map(ask)).flat()
+    await eventually('all places to be taken', () => started.every(({ asked }) => asked.size === 4), Boolean)
+    answers.push(...Array.from({ length: 3 * AT_ONCE }, () => ask(tokenOf('new', true))))
+    for (let n = 0; n < 250; n++) await answerOne()
+    assert.ok(!begun.includes('new'))
+    await wait(BEHIND_MS)
+    for (let n = 0; n < 20; n++) await answerOne()
+    const first = begun.indexOf('new')
+    const then = begun.slice(first + AT_ONCE, first + AT_ONCE + light.length)
+    assert.deepEqual(then.toSorted(), light.map(({ id }) => id).toSorted(), begun.slice(first).join())
+    await answerAll(answers)
+  } finally {
+    await stop()
+  }
+})
+
 it('what is large stays where another reader is left to small queries, and so do these', async () => {
   const { started, ask, placesOf, answerAll, stop } = await startReaders()
   const tokens = Array.from({ length: 9 }, (_, n) => tokenOf(`${n}`, false))
@@ -288,7 +325,7 @@ it('while one reader is left, a tenant that asks much has no place in it by a to
 
 it('a query whose time was up, since its process stood still, is refused without a warning', async () => {
   const given = await migratedDatabase('sqlite')
-  const start = (_given: unknown, heard: Heard) => new Scripted(heard, false)
+  const start = (_given: unknown, heard: Heard) => new Scripted(heard, [], false)
   const readers = new Readers('', given.database, createLog('silent'), none, { start })
   const warned: string[] = []
   const hear = ({ name }: Error) => void warned.push(name)
