@@ -37,9 +37,9 @@ export const seesWebhook = (token: string, webhook: string): string => {
 }
 
 /**
- * The ids of webhooks among which are all that a token sees (`seesWebhook`), by ways that begin at the token and at its
- * organisations, while the rule itself looks at every webhook there is. `organisations` is what `way` 0 selects: of all
- * ways, `most` rows are read.
+ * Ids of webhooks among which are all that a limited token sees (`seesWebhook`), by ways that begin at the token and at
+ * its organisations; the rule itself looks at every webhook there is. The columns are `way` and `id`; way 0 leads to
+ * the organisations. A way ends after `most` rows, and begins at no more organisations.
  *
  * A webhook that names something names an organisation of the token's, or a project that was in one.
  */

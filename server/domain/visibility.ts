@@ -158,8 +158,9 @@ const visibleAuditLog =
 const MOST_PARTS = 100
 
 /**
- * The ids of all webhooks that a limited token sees, found from its organisations, while the rule alone looks at every
- * webhook there is. Undefined if it has too many organisations, or one of the ways from them leads to too many webhooks.
+ * The ids of all webhooks of which a condition is true, such as that a limited token sees them, found from the token's
+ * organisations: the condition alone looks at every webhook there is. Undefined if it has too many organisations, or
+ * one of the ways from them leads to too many webhooks.
  */
 const nearWebhooks = async (sql: Sql, token: AccessToken, condition: string): Promise<string[] | undefined> => {
   const ways = waysToWebhooks(':token', MOST_PARTS + 1, dialectOf(sql).joinInOrder)
