@@ -48,9 +48,10 @@ export const visibleTo =
 export const seesAnyway = (token: AccessToken, webhook: { access_token_id: string }): boolean =>
   token.seesAllOrganisations || webhook.access_token_id === token.id
 
-/** Narrows by a condition on the id of the token, `:token`. */
-const where = ({ id }: AccessToken, condition: string): Visible => {
-  const { sql, bindings } = named(`(${condition})`, { token: id })
+/** Narrows by a condition on the id of the token, `:token`, and the ids of webhooks that it sees, `:seen`. */
+const where = ({ id }: AccessToken, condition: string, seen: readonly string[] = []): Visible => {
+  // No list is empty in SQL, and no webhook has the id of a token.
+  const { sql, bindings } = named(`(${condition})`, { token: id, seen: [id, ...seen] })
   return builder => builder.whereRaw(sql, bindings)
 }
 
@@ -114,10 +115,14 @@ const WEBHOOK_VISIBLE = seesWebhook(':token', 'webhooks')
 const VISIBLE_WEBHOOKS = `SELECT webhooks.id FROM webhooks WHERE ${WEBHOOK_VISIBLE}`
 const SUBJECT_VISIBLE = seesSubject(':token', 'events')
 
-/** The events visible to a limited token among those that do not belong to exactly one organisation. */
-const OF_NONE_ALONE = `(${seesOneOfOwners(':token', 'events')}
+/**
+ * The events visible to a limited token among those that do not belong to exactly one organisation.
+ *
+ * @param seen SQL of the ids of the webhooks that it sees
+ */
+const ofNoneAlone = (seen: string): string => `(${seesOneOfOwners(':token', 'events')}
   OR (events.organisation_id IS NULL AND ${isOnDemand('events')} AND EXISTS (
-    SELECT 1 FROM deliveries sent WHERE sent.event_id = events.id AND sent.webhook_id IN (${VISIBLE_WEBHOOKS}))))`
+    SELECT 1 FROM deliveries sent WHERE sent.event_id = events.id AND sent.webhook_id IN (${seen}))))`
 
 /**
  * The deliveries whose event a limited token sees, among those whose webhook it sees. They are narrowed row by row: in
@@ -134,7 +139,7 @@ const limited = new Map<Resource, string>([
   // A token that sees a webhook only since its filters were narrowed does not see what the webhook received before.
   [deliveries, `deliveries.webhook_id IN (${VISIBLE_WEBHOOKS}) AND ${EVENT_VISIBLE}`],
   // An event belongs to one organisation, several, or all; an event on demand belongs to none.
-  [events, `${SUBJECT_VISIBLE} AND (${seesOwner(':token', 'events')} OR ${OF_NONE_ALONE})`],
+  [events, `${SUBJECT_VISIBLE} AND (${seesOwner(':token', 'events')} OR ${ofNoneAlone(VISIBLE_WEBHOOKS)})`],
   [organisations, seesOrganisation(':token', 'organisations.id')],
   [
     projectReports,
@@ -158,23 +163,25 @@ const visibleAuditLog =
 const MOST_PARTS = 100
 
 /**
- * The ids of all webhooks of which a condition is true, such as that a limited token sees them, found from the token's
- * organisations: the condition alone looks at every webhook there is. Undefined if it has too many organisations, or
- * one of the ways from them leads to too many webhooks.
+ * What is near a limited token: its organisations, one more than there may be parts, and the ids of all webhooks of
+ * which a condition is true, such as that the token sees them. These are found from the organisations: the condition
+ * alone looks at every webhook there is. `webhookIds` is undefined if there are too many organisations, or if one of
+ * the ways from them leads to too many webhooks.
  */
-const nearWebhooks = async (sql: Sql, token: AccessToken, condition: string): Promise<string[] | undefined> => {
+const nearOf = async (sql: Sql, token: AccessToken, condition: string) => {
   const ways = waysToWebhooks(':token', MOST_PARTS + 1, dialectOf(sql).joinInOrder)
   const statement = named(
-    `SELECT near.way, webhooks.id FROM (${ways}) near
+    `SELECT near.way, CASE WHEN near.way = 0 THEN near.id ELSE webhooks.id END AS id FROM (${ways}) near
      LEFT JOIN webhooks ON webhooks.id = near.id AND near.way > 0 AND ${condition}`,
     { token: token.id },
   )
   const found = await rows<{ way: number; id: string | null }>(sql, statement.sql, statement.bindings)
-  const ids = new Set(found.map(({ id }) => id).filter(id => id !== null))
-  const isWhole = Map.groupBy(found, ({ way }) => way)
-    .values()
-    .every(({ length }) => length <= MOST_PARTS)
-  return isWhole && ids.size <= MOST_PARTS ? [...ids] : undefined
+  const byWay = Map.groupBy(found, ({ way }) => way)
+  const isWhole = byWay.values().every(({ length }) => length <= MOST_PARTS)
+  const organisationIds = (byWay.get(0) ?? []).map(({ id }) => id!)
+  byWay.delete(0)
+  const ids = new Set([...byWay.values()].flatMap(way => way.flatMap(({ id }) => id ?? [])))
+  return { organisationIds, webhookIds: isWhole && ids.size <= MOST_PARTS ? [...ids] : undefined }
 }
 
 /** The ids of webhooks that a token sees, one more than there may be parts. */
@@ -194,26 +201,23 @@ const anyWebhooks = (sql: Sql, token: AccessToken): Promise<string[]> =>
 export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource): Promise<Visible[] | undefined> => {
   if (token.seesAllOrganisations) return undefined
   if (resource.name === events.name) {
-    const ids: string[] = await sql
-      .from('access_token_organisations')
-      .where('access_token_id', token.id)
-      .limit(MOST_PARTS + 1)
-      .pluck('organisation_id')
-    if (ids.length > MOST_PARTS) return undefined
+    const { organisationIds, webhookIds } = await nearOf(sql, token, WEBHOOK_VISIBLE)
+    if (organisationIds.length > MOST_PARTS) return undefined
     const subjectVisible = where(token, SUBJECT_VISIBLE)
-    const owned = ids.map(
+    const owned = organisationIds.map(
       (id): Visible =>
         builder =>
           builder.where('events.organisation_id', id).modify(subjectVisible),
     )
-    return [...owned, where(token, `${OF_NONE_ALONE} AND ${SUBJECT_VISIBLE}`)]
+    const seen = webhookIds === undefined ? VISIBLE_WEBHOOKS : ':seen'
+    return [...owned, where(token, `${ofNoneAlone(seen)} AND ${SUBJECT_VISIBLE}`, webhookIds)]
   }
   if (resource.name === webhooks.name) {
-    const ids = await nearWebhooks(sql, token, `${WEBHOOK_VISIBLE} AND webhooks.deleted_at IS NULL`)
-    return ids && [builder => builder.whereIn('webhooks.id', ids)]
+    const { webhookIds } = await nearOf(sql, token, `${WEBHOOK_VISIBLE} AND webhooks.deleted_at IS NULL`)
+    return webhookIds && [builder => builder.whereIn('webhooks.id', webhookIds)]
   }
   if (resource.name === deliveries.name) {
-    const ids = (await nearWebhooks(sql, token, WEBHOOK_VISIBLE)) ?? (await anyWebhooks(sql, token))
+    const ids = (await nearOf(sql, token, WEBHOOK_VISIBLE)).webhookIds ?? (await anyWebhooks(sql, token))
     if (ids.length > MOST_PARTS) return undefined
     const eventVisible = where(token, EVENT_VISIBLE)
     return ids.map(

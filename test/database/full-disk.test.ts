@@ -44,7 +44,12 @@ const times = (count: number): number[] => Array.from({ length: count }, (_, n) 
 const fill = (folder: string): string => {
   const { bavail, bsize } = statfsSync(folder)
   const file = path.join(folder, 'filler')
-  writeFileSync(file, Buffer.alloc(Number(bavail) * Number(bsize)))
+  try {
+    writeFileSync(file, Buffer.alloc(Number(bavail) * Number(bsize)))
+  } catch (error) {
+    // The database has written something meanwhile.
+    if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error
+  }
   return file
 }
 

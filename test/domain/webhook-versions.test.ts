@@ -29,7 +29,8 @@ describeEachEngine('the versions of a webhook', engine => {
       const webhook = { id: id!, status: 'active', url: 'http://127.0.0.1:9/' } as const
       const keep = () => keepVersion(knex, webhook, { untilAt: 1, accessTokenId, organisationIds })
       await keep()
-      return cpuMsOf(keep)
+      // A few milliseconds are not always the same.
+      return Math.min(await cpuMsOf(keep), await cpuMsOf(keep), await cpuMsOf(keep))
     }
     const [few, many] = [await costOf(5_000), await costOf(20_000)]
     assert.ok(many < 8 * few, `${many} ms against ${few} ms`)

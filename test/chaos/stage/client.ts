@@ -52,7 +52,7 @@ export const clientOf =
 
 /** What a mutation or query answered, which must be without an error. */
 export const done = async (answer: Promise<Answer>) => {
-  const { data, code, message } = await answer
-  if (code !== undefined) throw new Error(`Answered ${code}: ${message}`)
+  const { status, data, code, message } = await answer
+  if (code !== undefined || !data) throw new Error(`Answered ${status}, ${code}: ${message}`)
   return Object.values(data)[0] as Record<string, never> & { id: string }
 }
