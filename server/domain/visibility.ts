@@ -172,7 +172,7 @@ const nearOf = async (sql: Sql, token: AccessToken, condition: string) => {
   const ways = waysToWebhooks(':token', MOST_PARTS + 1, dialectOf(sql).joinInOrder)
   const statement = named(
     `SELECT near.way, CASE WHEN near.way = 0 THEN near.id ELSE webhooks.id END AS id FROM (${ways}) near
-     LEFT JOIN webhooks ON webhooks.id = near.id AND near.way > 0 AND ${condition}`,
+     LEFT JOIN webhooks ON webhooks.id = near.id AND ${condition}`,
     { token: token.id },
   )
   const found = await rows<{ way: number; id: string | null }>(sql, statement.sql, statement.bindings)

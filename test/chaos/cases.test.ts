@@ -24,7 +24,10 @@ const SIZES: Record<string, number> = {
 }
 
 /** What takes longest begins first, so that nothing is waited for alone. */
-const LONGEST = ['interrupted', 'terminated', 'start-statements', 'sent-again', 'sent-again-killed', 'raced-webhooks']
+const LONGEST = [
+  ...['interrupted', 'terminated', 'migrate-killed', 'start-statements'],
+  ...['sent-again', 'sent-again-killed', 'raced-webhooks'],
+]
 const isLong = (name: string): boolean => LONGEST.includes(name)
 
 const families = engines.map(name => name.split(' ')[0]!)
