@@ -37,13 +37,13 @@ export const seesWebhook = (token: string, webhook: string): string => {
 }
 
 /**
- * Ids of webhooks among which are all that a limited token sees (`seesWebhook`), by ways that begin at the token and at
- * its organisations; the rule itself looks at every webhook there is. The columns are `way` and `id`; way 0 leads to
- * the organisations. A way ends after `most` rows, and begins at no more organisations.
+ * Candidates for the webhooks that a limited token sees (`seesWebhook`), by ways that begin at the token and at its
+ * organisations, and that miss none; the rule itself looks at every webhook there is. The columns are `way` and `id`;
+ * way 0 leads to the organisations. A way ends after `most` rows, and begins at no more organisations.
  *
  * A webhook that names something names an organisation of the token's, or a project that was in one.
  */
-export const waysToWebhooks = (token: string, most: number, joinInOrder: string): string => {
+export const webhookCandidates = (token: string, most: number, joinInOrder: string): string => {
   const own = `SELECT s.organisation_id AS id FROM access_token_organisations s WHERE s.access_token_id = ${token}`
   const ofOwn = (table: string, id: string) =>
     `SELECT ${id} AS id FROM (${own} LIMIT ${most}) own ${joinInOrder} ${table} n ON n.organisation_id = own.id`

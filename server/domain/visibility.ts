@@ -24,7 +24,7 @@ import {
   seesSubject,
   seesToken,
   seesWebhook,
-  waysToWebhooks,
+  webhookCandidates,
 } from './sight.ts'
 
 // All rules of visibility. A rule narrows a SELECT by conditions on columns that are named with their table.
@@ -163,16 +163,16 @@ const visibleAuditLog =
 const MOST_PARTS = 100
 
 /**
- * What is near a limited token: its organisations, one more than there may be parts, and the ids of all webhooks of
- * which a condition is true, such as that the token sees them. These are found from the organisations: the condition
- * alone looks at every webhook there is. `webhookIds` is undefined if there are too many organisations, or if one of
- * the ways from them leads to too many webhooks.
+ * The organisations that a limited token sees, one more than there may be parts, and the ids of all webhooks that it
+ * sees and of which a condition is true. Candidates are found from the organisations, because the rule alone looks at
+ * every webhook there is. `webhookIds` is undefined if there are too many organisations, or if one of the ways from
+ * them leads to too many webhooks.
  */
-const nearOf = async (sql: Sql, token: AccessToken, condition: string) => {
-  const ways = waysToWebhooks(':token', MOST_PARTS + 1, dialectOf(sql).joinInOrder)
+const seenBy = async (sql: Sql, token: AccessToken, condition = '1 = 1') => {
+  const candidates = webhookCandidates(':token', MOST_PARTS + 1, dialectOf(sql).joinInOrder)
   const statement = named(
-    `SELECT near.way, CASE WHEN near.way = 0 THEN near.id ELSE webhooks.id END AS id FROM (${ways}) near
-     LEFT JOIN webhooks ON webhooks.id = near.id AND ${condition}`,
+    `SELECT c.way, CASE WHEN c.way = 0 THEN c.id ELSE webhooks.id END AS id FROM (${candidates}) c
+     LEFT JOIN webhooks ON webhooks.id = c.id AND ${WEBHOOK_VISIBLE} AND ${condition}`,
     { token: token.id },
   )
   const found = await rows<{ way: number; id: string | null }>(sql, statement.sql, statement.bindings)
@@ -201,7 +201,7 @@ const anyWebhooks = (sql: Sql, token: AccessToken): Promise<string[]> =>
 export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource): Promise<Visible[] | undefined> => {
   if (token.seesAllOrganisations) return undefined
   if (resource.name === events.name) {
-    const { organisationIds, webhookIds } = await nearOf(sql, token, WEBHOOK_VISIBLE)
+    const { organisationIds, webhookIds } = await seenBy(sql, token)
     if (organisationIds.length > MOST_PARTS) return undefined
     const subjectVisible = where(token, SUBJECT_VISIBLE)
     const owned = organisationIds.map(
@@ -213,11 +213,11 @@ export const partsOf = async (sql: Sql, token: AccessToken, resource: Resource):
     return [...owned, where(token, `${ofNoneAlone(seen)} AND ${SUBJECT_VISIBLE}`, webhookIds)]
   }
   if (resource.name === webhooks.name) {
-    const { webhookIds } = await nearOf(sql, token, `${WEBHOOK_VISIBLE} AND webhooks.deleted_at IS NULL`)
+    const { webhookIds } = await seenBy(sql, token, 'webhooks.deleted_at IS NULL')
     return webhookIds && [builder => builder.whereIn('webhooks.id', webhookIds)]
   }
   if (resource.name === deliveries.name) {
-    const ids = (await nearOf(sql, token, WEBHOOK_VISIBLE)).webhookIds ?? (await anyWebhooks(sql, token))
+    const ids = (await seenBy(sql, token)).webhookIds ?? (await anyWebhooks(sql, token))
     if (ids.length > MOST_PARTS) return undefined
     const eventVisible = where(token, EVENT_VISIBLE)
     return ids.map(
