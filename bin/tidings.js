@@ -45,6 +45,7 @@ async function start() {
     throw new Error(`Tidings needs Node ${NODE_FLOOR} or newer, and this is ${process.version} (${process.execPath}).`)
   }
   require('node:module').enableCompileCache()
+  if (!isPackage) require('./libraries.js')
   silenceKnownWarnings()
   // Node strips no types below node_modules, so the package contains built files; a checkout runs the sources.
   const { run } = await import(isPackage ? '../dist/cli/main.js' : '../cli/main.ts')

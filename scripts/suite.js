@@ -4,6 +4,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { aftercare } from './aftercare.js'
+import { buildLibraries } from './build-libraries.js'
 import { buildPages } from './build-pages.js'
 import { ADVICE, NoServerError } from './database-server.js'
 import { testsOfChange } from './suite/changed.js'
@@ -34,6 +35,7 @@ const main = async () => {
   const { files, note: ofChange } = await wantedFiles(options)
   const { urls, isSqliteOnly } = wantedDatabases()
   await buildPages()
+  await buildLibraries()
   const { server, note } = isSqliteOnly || urls.length > 0 ? {} : await ownServer()
   let ran
   try {

@@ -1,7 +1,8 @@
 import { spawn } from 'node:child_process'
 import { readFileSync, statSync } from 'node:fs'
-import { findPackageJSON } from 'node:module'
+import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { root } from '../shared/root.ts'
 import { toIso } from '../shared/time.ts'
 import type { Log } from './log.ts'
 
@@ -11,7 +12,7 @@ import type { Log } from './log.ts'
 /** The release on the disk where this program was started: its version, and when it was installed. */
 const installed = (): string => {
   try {
-    const file = findPackageJSON(import.meta.url)!
+    const file = join(root, 'package.json')
     const { version } = JSON.parse(readFileSync(file, 'utf8'))
     return `${version}, installed at ${toIso(Math.floor(statSync(file).mtimeMs))}`
   } catch {

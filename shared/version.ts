@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
-import { findPackageJSON } from 'node:module'
+import { join } from 'node:path'
+import { root } from './root.ts'
 
-/** The version in the package's package.json, for the sources and the built package alike. */
-export const version: string = JSON.parse(readFileSync(findPackageJSON(import.meta.url)!, 'utf8')).version
+/** The version in the package's package.json. */
+export const version: string = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')).version

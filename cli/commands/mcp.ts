@@ -1,8 +1,9 @@
 import { spawn } from 'node:child_process'
+import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
-import { fileURLToPath } from 'node:url'
 import { Command, type CommandUnknownOpts } from '@commander-js/extra-typings'
 import type { ServerContext } from '@modelcontextprotocol/server'
+import { root } from '../../shared/root.ts'
 import { version } from '../../shared/version.ts'
 import { Session } from '../connection/session.ts'
 import { describeCommand } from '../help/tree.ts'
@@ -96,7 +97,7 @@ interface Ran {
   stderr: string
 }
 
-const PROGRAM = fileURLToPath(new URL('../../bin/tidings.js', import.meta.url))
+const PROGRAM = join(root, 'bin/tidings.js')
 
 /** Runs a command, which ends if the assistant does not wait for it any more. */
 const run = async (args: string[], signal: AbortSignal): Promise<Ran> => {

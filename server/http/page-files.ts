@@ -1,15 +1,12 @@
 import { createReadStream, existsSync } from 'node:fs'
-import { findPackageJSON } from 'node:module'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { createGunzip } from 'node:zlib'
 import type Router from '@koa/router'
+import { root } from '../../shared/root.ts'
 import { version } from '../../shared/version.ts'
 import type { RequestState } from './request-id.ts'
 
 // Serves what scripts/build-pages.js has built from packages that this package does not include.
-
-/** The package's own folder, from source and from the built package alike. */
-export const root = dirname(findPackageJSON(import.meta.url)!)
 
 const TYPES: Record<string, string> = { js: 'text/javascript', css: 'text/css' }
 

@@ -2,7 +2,8 @@ import { readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { marked } from 'marked'
-import { escaped, link, pageOf, root } from './page-files.ts'
+import { root } from '../../shared/root.ts'
+import { escaped, link, pageOf } from './page-files.ts'
 
 /**
  * The receivers in this package, by the name of the page that explains each: its title, its files, and the shortest

@@ -2,8 +2,9 @@ import { type ChildProcess, fork } from 'node:child_process'
 import { getCompileCacheDir } from 'node:module'
 import type { Socket } from 'node:net'
 import { setPriority } from 'node:os'
-import { dirname, extname } from 'node:path'
+import { dirname, extname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { root } from '../../shared/root.ts'
 import { Mode } from '../mode.ts'
 import { otherRelease } from '../release.ts'
 import { lastWords } from './last-words.ts'
@@ -50,6 +51,8 @@ export class ReaderProcess {
         // A query that makes much garbage would keep a core busy for each thread that collects it.
         '--single-threaded-gc',
         '--disable-warning=ExperimentalWarning',
+        '--require',
+        join(root, 'bin/libraries.js'),
       ],
       serialization: 'advanced',
       // Standard output belongs to a command's output.

@@ -11,7 +11,7 @@ import { freePort } from '../support/ports.ts'
 import { sendGraphql } from '../support/server.ts'
 
 const root = fileURLToPath(new URL('../../', import.meta.url))
-const PARTS = ['cli', 'server', 'shared', 'migrations', 'receiver', 'examples', 'docs', 'pages', 'package.json']
+const PARTS = ['bin', 'cli', 'server', 'shared', 'migrations', 'receiver', 'examples', 'docs', 'pages', 'package.json']
 const VERSION = '9.9.9'
 
 /** A folder with a release, in which another can be installed. */
