@@ -19,6 +19,7 @@ import { fileURLToPath } from 'node:url'
  */
 
 const WORKER = fileURLToPath(new URL('worker.js', import.meta.url))
+const LIBRARIES = fileURLToPath(new URL('../../bin/libraries.js', import.meta.url))
 const OUTPUT_SHOWN = 4000
 /** A process that has grown so far runs no further file. */
 const MOST_MB = 600
@@ -47,7 +48,8 @@ export const createWorkers = ({ root, folder, options, only, timeoutMs, isShown,
   const start = () => {
     const output = path.join(folder, `${++count}.output`)
     const written = openSync(output, 'w')
-    const child = spawn(process.execPath, ['--disable-warning=ExperimentalWarning', ...options, WORKER], {
+    const args = ['--disable-warning=ExperimentalWarning', '--require', LIBRARIES, ...options, WORKER]
+    const child = spawn(process.execPath, args, {
       cwd: root,
       detached: true,
       stdio: ['ignore', ...(isShown ? /** @type {const} */ (['inherit', 'inherit']) : [written, written]), 'ipc'],

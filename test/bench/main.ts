@@ -77,7 +77,7 @@ const main = async (): Promise<number> => {
     }
     return worst
   } finally {
-    if (!server) await (await import('../support/databases.ts')).dropLeftovers()
+    if (named) await (await import('../support/databases.ts')).dropLeftovers()
     await server?.stop()
   }
 }

@@ -21,7 +21,7 @@ import {
 import { remoteKeys } from '../../receiver/keys.ts'
 import { checkOptions } from '../../receiver/options.ts'
 import { durableObjectReplayStore, redisReplayStore, sqlReplayStore } from '../../receiver/stores/index.ts'
-import { cpuMsOf } from '../support/effort.ts'
+import { leastCpuMsOf } from '../support/effort.ts'
 import { audience, startSender } from './sender.ts'
 
 const sender = await startSender()
@@ -614,17 +614,10 @@ describe('a stranger', () => {
     const header = part(JSON.stringify({ alg: 'EdDSA', kid: sender.issuer.kid }))
     const signature = part('x'.repeat(64))
     const bearing = (token: string) => ({ authorization: `Bearer ${token}`, body: '' })
-    /** The least of some rounds: what else the process does, such as to collect, adds to some of them. */
-    const costOf = async (token: string): Promise<number> => {
-      const rounds: number[] = []
-      for (let round = 0; round < 8; round++) {
-        const work = async () => {
-          for (let n = 0; n < 10; n++) assert.equal((await receive(bearing(token), () => {})).status, 401)
-        }
-        rounds.push(await cpuMsOf(work))
-      }
-      return Math.min(...rounds)
-    }
+    const costOf = (token: string): Promise<number> =>
+      leastCpuMsOf(async () => {
+        for (let n = 0; n < 10; n++) assert.equal((await receive(bearing(token), () => {})).status, 401)
+      }, 8)
     const claiming = (text: string) => `${header}.${part(`{"x":${text}}`)}.${signature}`
     const choosing = (text: string) => `${part(`{"alg":${text}}`)}.e30.${signature}`
     for (const token of [claiming, choosing]) {

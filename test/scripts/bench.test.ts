@@ -16,6 +16,7 @@ const AT_ONCE = 3
 const WITHIN_MS = 240_000
 
 const main = fileURLToPath(new URL('../bench/main.ts', import.meta.url))
+const LIBRARIES = fileURLToPath(new URL('../../bin/libraries.js', import.meta.url))
 const [server] = namedServers
 
 /** Runs a benchmark at its smallest size as `npm run bench -- NAME` does, in a folder that takes what it writes. */
@@ -30,6 +31,8 @@ const runSmallest = async (name: string) => {
       env: {
         ...process.env,
         BENCH_SMALLEST: '1',
+        // Of what it starts, too, as a server does.
+        NODE_OPTIONS: `--require ${JSON.stringify(LIBRARIES)}`,
         ...(isOnServer ? { TIDINGS_TEST_DATABASE_URLS: server } : { TIDINGS_TEST_ENGINES: 'sqlite' }),
       },
       stdio: ['ignore', 'pipe', 'pipe'],

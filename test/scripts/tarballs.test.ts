@@ -3,6 +3,9 @@ import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
+import { Client } from '@modelcontextprotocol/client'
+import { getDefaultEnvironment, StdioClientTransport } from '@modelcontextprotocol/client/stdio'
+import { startTestServer } from '../support/server.ts'
 import { unlessFullSize } from '../support/size.ts'
 import { repository, run } from './checkout.ts'
 
@@ -30,12 +33,39 @@ describe('the packed files', { skip: unlessFullSize }, () => {
   }
   const version = async (program: string) => (await run(program, ['help', 'exit-codes'])).stdout
 
+  /** Both, in an empty folder. */
+  let at: string
+  before(async () => {
+    at = await install('empty', ...files)
+  })
+
   test('are installed together in an empty folder, and the program and the receiver work there', async () => {
-    const at = await install('empty', ...files)
     assert.match(await version(path.join(at, 'node_modules/.bin/tidings')), /verification failed/)
     const script = `const { koaReceiver } = await import('@tidings/receiver'); console.log(typeof koaReceiver)`
     const { stdout, stderr } = await run(process.execPath, ['--input-type=module', '-e', script], { cwd: at })
     assert.equal(stdout, 'function\n', stderr)
+  })
+
+  test('give an assistant the tools of `tidings mcp`', async t => {
+    const server = await startTestServer('sqlite')
+    t.after(server.stop)
+    const { apiKey, apiSecret } = await server.token({ permissions: ['read'] })
+    const client = new Client({ name: 'test', version: '1' })
+    const transport = new StdioClientTransport({
+      command: path.join(at, 'node_modules/.bin/tidings'),
+      args: ['mcp'],
+      env: {
+        ...getDefaultEnvironment(),
+        XDG_CONFIG_HOME: at,
+        TIDINGS_URL: server.url,
+        TIDINGS_API_KEY: apiKey,
+        TIDINGS_API_SECRET: apiSecret,
+      },
+    })
+    t.after(() => client.close())
+    await client.connect(transport)
+    const { content, isError } = await client.callTool({ name: 'organisations_list', arguments: {} })
+    assert.ok(!isError, JSON.stringify(content))
   })
 
   test('are installed for the whole machine, from files alone', async () => {
