@@ -17,6 +17,9 @@ export type CaseOptions = {
   /** Whether cases may make the named database servers read-only and change their settings. */
   ownsServers: boolean
   repeat: number
+  /** Servers of the MySQL family; none: one is started. */
+  servers: string[]
+  say: (line: string) => void
 }
 
 type Result = {
@@ -50,18 +53,18 @@ export const runCases = async (options: CaseOptions): Promise<boolean> => {
     await care.end()
     await rm(folder, { recursive: true, force: true })
   }
-  console.log(`\n${table(results)}`)
+  options.say(`\n${table(results)}`)
   return results.every(({ verdict }) => verdict === 'green' || verdict === 'skipped')
 }
 
 type DatabaseServer = { engine: Engine; url: string; isOwn: boolean }
 
-/** The servers that TIDINGS_TEST_DATABASE_URLS names, or a throw-away one; and a folder for SQLite. */
-const openServers = async ({ engines, ownsServers }: CaseOptions, folder: string) => {
+/** The servers that are named, or a throw-away one; and a folder for SQLite. */
+const openServers = async ({ engines, ownsServers, servers: named }: CaseOptions, folder: string) => {
   const isWanted = (engine: Engine) => engines.length === 0 || engines.includes(engine)
   const servers: DatabaseServer[] = []
   const stopping: (() => Promise<void>)[] = []
-  for (const url of (process.env.TIDINGS_TEST_DATABASE_URLS ?? '').split(',').filter(Boolean)) {
+  for (const url of named) {
     servers.push({ engine: await engineOf(url), url, isOwn: ownsServers })
   }
   if (servers.length === 0 && (isWanted('mysql') || isWanted('mariadb'))) {
@@ -103,9 +106,9 @@ const runCase = async (
   })
   if (!it.engines.includes(server.engine)) return result('skipped', `not for ${server.engine}`)
   if (it.needsOwnServer && !server.isOwn) return result('skipped', 'changes the whole server: --own-servers allows it')
-  console.log(`\n${it.name} (${server.engine}): ${it.says}`)
+  options.say(`\n${it.name} (${server.engine}): ${it.says}`)
   const onLine = (line: string) =>
-    console.log(`  ${((Date.now() - startedAt) / 1000).toFixed(1).padStart(5)} s  ${line}`)
+    options.say(`  ${((Date.now() - startedAt) / 1000).toFixed(1).padStart(5)} s  ${line}`)
   let expectations: Expectation[] = []
   try {
     const opened = await openStage({

@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict'
-import { spawn } from 'node:child_process'
-import { text } from 'node:stream/consumers'
 import { describe, it } from 'node:test'
-import { fileURLToPath } from 'node:url'
 import { engines } from '../support/databases.ts'
 import { isAtFullSize } from '../support/size.ts'
+import { namedServers } from '../support/templates.ts'
+import { runCases } from './case-runner.ts'
 import { cases } from './cases/index.ts'
 
 /** Most cases wait, for a lease or a stall. */
@@ -32,19 +31,19 @@ const isLong = (name: string): boolean => LONGEST.includes(name)
 
 const families = engines.map(name => name.split(' ')[0]!)
 
-const main = fileURLToPath(new URL('main.ts', import.meta.url))
-
 /** Runs a case as `npm run chaos` does. One that changes a whole server gets a server of its own. */
-const runCase = async (name: string, engine: string, isOwn: boolean, sized = SIZES[name]) => {
-  const size = sized === undefined ? [] : ['--size', String(sized)]
-  const env = isOwn ? { ...process.env, TIDINGS_TEST_DATABASE_URLS: '' } : process.env
-  const child = spawn(process.execPath, [main, '--case', name, '--engine', engine, ...size], {
-    env,
-    stdio: ['ignore', 'pipe', 'inherit'],
+const runCase = async (name: string, engine: string, isOwn = false, size = SIZES[name]) => {
+  const said: string[] = []
+  const isGreen = await runCases({
+    names: [name],
+    engines: [engine],
+    size,
+    ownsServers: false,
+    repeat: 1,
+    servers: isOwn ? [] : namedServers,
+    say: line => said.push(line),
   })
-  const ended = new Promise(resolve => child.once('close', resolve))
-  const [said, code] = await Promise.all([text(child.stdout), ended])
-  return { code, said }
+  assert.ok(isGreen, said.join('\n'))
 }
 
 if (isAtFullSize)
@@ -53,19 +52,14 @@ if (isAtFullSize)
       (one, other) => Number(isLong(other.name)) - Number(isLong(one.name)),
     )) {
       for (const engine of families.filter(family => of.some(one => one === family))) {
-        it(`${name} (${engine}): ${says}`, async () => {
-          const { code, said } = await runCase(name, engine, needsOwnServer)
-          assert.equal(code, 0, said)
-        })
+        it(`${name} (${engine}): ${says}`, () => runCase(name, engine, needsOwnServer))
       }
     }
   })
 else
   for (const engine of families.filter(family => /^(mysql|mariadb)$/.test(family))) {
     describe(`a process that starts (${engine})`, () => {
-      it('is ready although another hangs in a commit of its start', async () => {
-        const { code, said } = await runCase('start-statements', engine, false, 1)
-        assert.equal(code, 0, said)
-      })
+      it('is ready although another hangs in a commit of its start', () =>
+        runCase('start-statements', engine, false, 1))
     })
   }

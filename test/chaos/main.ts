@@ -114,6 +114,8 @@ else if (values.case) {
     size: values.size === undefined ? undefined : Number(values.size),
     repeat: Number(values.repeat),
     ownsServers: values['own-servers'],
+    servers: splitList(process.env.TIDINGS_TEST_DATABASE_URLS ?? ''),
+    say: console.log,
   })
   process.exit(isGreen ? 0 : 1)
 } else process.exitCode = await main()

@@ -7,6 +7,7 @@ import { createConnection } from 'mysql2/promise'
 import { connect, type Database, rows } from '../../server/database/connect.ts'
 import { migrate } from '../../server/database/migrate.ts'
 import { parseMysqlUrl } from '../../server/database/mysql-url.ts'
+import { databaseFile } from '../../shared/database-url.ts'
 
 /**
  * An empty database that has had every migration, once for the whole run: the bytes of a SQLite file, or the statements
@@ -48,6 +49,21 @@ export const readTemplates = (): Promise<Templates> => {
   const file = process.env.TIDINGS_TEST_TEMPLATES
   ofThisProcess ??= file ? readFile(file, 'utf8').then(JSON.parse) : alone()
   return ofThisProcess
+}
+
+/** Gives an empty database the schema, by the run's template of it if there is one. */
+export const giveSchema = async (url: string, serverUrl: string): Promise<void> => {
+  const made = process.env.TIDINGS_TEST_TEMPLATES ? await readTemplates() : undefined
+  const file = databaseFile(url)
+  const statements = made?.servers[serverUrl]?.statements
+  if (made && file !== undefined) return writeFile(file, Buffer.from(made.sqlite, 'base64'), { mode: 0o600 })
+  if (statements !== undefined) return void (await onServer(url, statements))
+  const database = await connect(url)
+  try {
+    await migrate(database)
+  } finally {
+    await database.close()
+  }
 }
 
 const alone = async (): Promise<Templates> => {

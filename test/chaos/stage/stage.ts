@@ -2,10 +2,10 @@ import { randomBytes } from 'node:crypto'
 import path from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { connect } from '../../../server/database/connect.ts'
-import { migrate } from '../../../server/database/migrate.ts'
 import { createAccessToken } from '../../../server/domain/access-tokens.ts'
 import { createSealer } from '../../../server/keys/seal.ts'
 import { databaseFile } from '../../../shared/database-url.ts'
+import { giveSchema } from '../../support/templates.ts'
 import { type DatabaseProxy, startProxy } from '../proxy.ts'
 import { type Client, type Credentials, clientOf, done } from './client.ts'
 import { type Endpoint, startEndpoint } from './endpoint.ts'
@@ -196,6 +196,7 @@ export const openStage = async (
   }
   try {
     const databaseUrl = await createDatabase(given.url, after)
+    await giveSchema(databaseUrl, given.url)
     const sql = await openSql(databaseUrl)
     after(sql.close)
     const masterKey = randomBytes(32)
@@ -207,7 +208,7 @@ export const openStage = async (
       TIDINGS_RATE_LIMIT: '0',
       TIDINGS_LOG_LEVEL: 'warn',
     }
-    const admin = await setUp(databaseUrl, masterKey)
+    const admin = await createAdmin(databaseUrl, masterKey)
     const expectations: Expectation[] = []
     const servers: Server[] = []
     const pullers = createPullers(() => servers)
@@ -293,11 +294,9 @@ export const openStage = async (
   }
 }
 
-/** Gives a database the schema, and makes an admin token. */
-const setUp = async (databaseUrl: string, masterKey: Buffer): Promise<Credentials & { id: string }> => {
+const createAdmin = async (databaseUrl: string, masterKey: Buffer): Promise<Credentials & { id: string }> => {
   const database = await connect(databaseUrl)
   try {
-    await migrate(database)
     const token = { name: 'chaos', permissions: ['admin' as const] }
     return await createAccessToken(database.knex, createSealer([masterKey]), token, Date.now())
   } finally {
