@@ -1,9 +1,12 @@
 import assert from 'node:assert/strict'
-import { describe, it } from 'node:test'
+import { type ChildProcess, fork } from 'node:child_process'
+import { once } from 'node:events'
+import { after, describe, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
 import { engines } from '../support/databases.ts'
 import { isAtFullSize } from '../support/size.ts'
 import { namedServers } from '../support/templates.ts'
-import { runCases } from './case-runner.ts'
+import type { Order, Report } from './case-worker.ts'
 import { cases } from './cases/index.ts'
 
 /** Most cases wait, for a lease or a stall. */
@@ -31,20 +34,27 @@ const isLong = (name: string): boolean => LONGEST.includes(name)
 
 const families = engines.map(name => name.split(' ')[0]!)
 
+const WORKER = fileURLToPath(new URL('case-worker.ts', import.meta.url))
+const LIBRARIES = fileURLToPath(new URL('../../bin/libraries.js', import.meta.url))
+const idle: ChildProcess[] = []
+
+const startWorker = (): ChildProcess =>
+  fork(WORKER, { execArgv: ['--disable-warning=ExperimentalWarning', '--require', LIBRARIES] })
+
 /** Runs a case as `npm run chaos` does. One that changes a whole server gets a server of its own. */
 const runCase = async (name: string, engine: string, isOwn = false, size = SIZES[name]) => {
-  const said: string[] = []
-  const isGreen = await runCases({
-    names: [name],
-    engines: [engine],
-    size,
-    ownsServers: false,
-    repeat: 1,
-    servers: isOwn ? [] : namedServers,
-    say: line => said.push(line),
-  })
-  assert.ok(isGreen, said.join('\n'))
+  const worker = idle.pop() ?? startWorker()
+  const order: Order = { names: [name], engines: [engine], size, servers: isOwn ? [] : namedServers }
+  worker.send(order)
+  const ended = once(worker, 'exit').then(([code, signal]) => [{ isGreen: false, said: `It ended: ${signal ?? code}` }])
+  const [{ isGreen, said }] = (await Promise.race([once(worker, 'message'), ended])) as [Report]
+  if (worker.connected) idle.push(worker)
+  assert.ok(isGreen, said)
 }
+
+after(() => {
+  for (const worker of idle) worker.disconnect()
+})
 
 if (isAtFullSize)
   describe('cases', { concurrency: AT_ONCE }, () => {
