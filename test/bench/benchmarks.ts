@@ -22,7 +22,7 @@ export const benchmarks: Record<string, Benchmark> = {
   pull: {
     file: 'pull.ts',
     about: 'CPU and latency of deliveries that one client and ten pull, beside the same pushed, and clients that wait',
-    smallest: '--rounds 1 --seconds 1 --engine sqlite',
+    smallest: '--rounds 1 --seconds 0.3 --engine sqlite',
   },
   overload: {
     file: 'overload.ts',
@@ -55,7 +55,7 @@ export const benchmarks: Record<string, Benchmark> = {
   isolation: {
     file: 'isolation.ts',
     about: 'the worst requests that can be found, beside 100 deliveries a second of another tenant',
-    smallest: '--only patterns --window 1 --patience 1 --deliveries 200 --users 200 --engine sqlite',
+    smallest: '--only gone --window 1 --patience 1 --deliveries 200 --users 200 --engine sqlite',
   },
   'claim-crowd': {
     file: 'claim-crowd.ts',

@@ -8,6 +8,7 @@ import { seedHistory } from '../../server/seed-history.ts'
 import { engines } from '../support/databases.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { cpuMs, databasePidOf } from './processes.ts'
+import { unlessSmallest } from './smallest.ts'
 import { startWorld, type World } from './world.ts'
 
 // What time's work does to deliveries: 100 a second alone, and beside each step that has more to do than it can in that
@@ -32,7 +33,7 @@ const { values: options } = parseArgs({
 
 const DAY_MS = 24 * 3600 * 1000
 const RETENTION_DAYS = 30
-const WARM_UP_MS = 5_000
+const WARM_UP_MS = unlessSmallest(5_000, 300)
 const DELIVERIES_AN_EVENT = 5
 /** Of the p99 beside a step to that of deliveries alone. */
 const GOAL = 2
