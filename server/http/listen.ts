@@ -34,6 +34,8 @@ const ACCEPTED_MS = 1_000
 const CLOSE_IDLE_EACH_MS = 50
 /** How long a server that stops goes on accepting, if connections come without a pause. */
 const ACCEPT_ALL_MS = 500
+/** What comes in a turn of the event loop waits for its end, and would be reset by a close. */
+const SHORT_TURN_MS = 1
 /**
  * Sockets that listen on one port. Node accepts one connection of each in a turn of its event loop, since libuv 1.45:
  * under load, hundreds of new connections would wait for seconds before any handler saw them.
@@ -92,7 +94,7 @@ type Listening = {
   server: HttpServer
   /** It, and others that pass their connections on to it. */
   listeners: Server[]
-  /** Accepts the connections that have arrived by now; closing the sockets would reset them. */
+  /** Accepts the connections that have arrived by the end of a short turn; closing the sockets would reset them. */
   allAccepted(): Promise<void>
   /** Closes idle connections: kept-alive ones, and those that have never sent a byte. */
   closeUnused(): void
@@ -134,12 +136,15 @@ const listen = async (handler: RequestListener, at: Address, log: Log): Promise<
     server,
     listeners,
     async allAccepted() {
-      const until = performance.now() + ACCEPT_ALL_MS
-      for (let before = -1; before !== accepted && performance.now() < until; ) {
-        before = accepted
-        // Sockets are looked at between two of these.
+      // Sockets are looked at between two of these.
+      await nextTurn()
+      const since = performance.now()
+      for (let [isQuiet, isShort] = [false, false]; !(isQuiet && isShort); ) {
+        const [before, begunAt] = [accepted, performance.now()]
         await nextTurn()
-        await nextTurn()
+        const now = performance.now()
+        isQuiet = accepted === before || now - since > ACCEPT_ALL_MS
+        isShort = now - begunAt < SHORT_TURN_MS || now - since > 2 * ACCEPT_ALL_MS
       }
     },
     closeUnused() {

@@ -123,6 +123,7 @@ const runCase = async (
     try {
       await it.run(opened.stage)
     } finally {
+      if (!expectations.every(({ holds }) => holds)) for (const line of opened.written()) onLine(line)
       await opened.clear()
     }
   } catch (error) {

@@ -34,6 +34,28 @@ const IMPATIENT = `
   })
 `
 
+/** Asks at a port each two milliseconds until it is refused, and says how often it was answered and how often not. */
+const CURIOUS = `
+  const { connect } = require('node:net')
+  const { parentPort } = require('node:worker_threads')
+  const ask = port => new Promise(resolve => {
+    const socket = connect(port, '${host}')
+    socket.write('GET / HTTP/1.1\\r\\nHost: here\\r\\nConnection: close\\r\\n\\r\\n')
+    socket.setEncoding('utf8').once('data', () => resolve('answered')).once('error', ({ code }) => resolve(code))
+  })
+  parentPort.on('message', async port => {
+    const seen = {}
+    const asked = []
+    parentPort.postMessage('asking')
+    for (let n = 0; !seen.ECONNREFUSED; n++) {
+      asked.push(ask(port).then(what => { seen[what] = (seen[what] ?? 0) + 1 }))
+      await new Promise(resolve => setTimeout(resolve, 2))
+    }
+    await Promise.all(asked)
+    parentPort.postMessage(seen)
+  })
+`
+
 const open = async (t: TestContext) => {
   const port = await freePort()
   let turns = 0
@@ -99,6 +121,38 @@ describe('a listening address', () => {
     // It accepts for half a second, in which a machine that has much else to do may not come to it.
     const answers = await close().catch(close).catch(close)
     assert.ok(answers.every(answer => answer.endsWith('here')))
+  })
+
+  it('closes after a short turn of the event loop, since it would reset what comes in a long one', {
+    skip: process.platform !== 'linux',
+  }, async t => {
+    const clients = new Worker(CURIOUS, { eval: true })
+    t.after(() => clients.terminate())
+    let turn = 0
+    let busy: NodeJS.Immediate
+    const work = () => {
+      // One turn in four is long.
+      for (const until = performance.now() + (turn++ % 4 === 0 ? 20 : 0); performance.now() < until; );
+      busy = setImmediate(work)
+    }
+    work()
+    t.after(() => clearImmediate(busy))
+    const rounds = atFullSize(40, 10)
+    let resets = 0
+    for (let round = 0; round < rounds; round++) {
+      const port = await freePort()
+      const door = createDoor((_request, response) => response.end('here'), { host, port }, log)
+      await door.open()
+      clients.postMessage(port)
+      await once(clients, 'message')
+      const ended = once(clients, 'message')
+      await door.close(0)
+      const [seen] = (await ended) as [Record<string, number>]
+      assert.ok(seen.ECONNREFUSED, JSON.stringify(seen))
+      resets += (seen.ECONNRESET ?? 0) + (seen.EPIPE ?? 0)
+    }
+    // A long turn is that of some ten connections.
+    assert.ok(resets < 4 * rounds, `${resets} resets in ${rounds} rounds`)
   })
 
   it('answers each connection that it accepts, from the first', async t => {

@@ -229,6 +229,8 @@ const operationsOf = (given: {
 }) => {
   const { stage, world, endpoints, webhookIds, moves, submits, actors, choose, random } = given
   const approvable: string[] = []
+  /** Pings under way. */
+  const pinging = new Set<{ sentAt: number }>()
   type Operate = (client: Client) => Promise<Answer | undefined>
   const upsert = (client: Client, change: object) => client(UPSERT_WEBHOOK, { id: choose(webhookIds), ...change })
   const submit = async (client: Client, by?: Actor): Promise<Answer> => {
@@ -313,7 +315,8 @@ const operationsOf = (given: {
       async () => {
         await stage.sql.run(`UPDATE events SET created_at = ? WHERE type IN (${PURGED}) AND created_at < ?`, [
           Date.now() - 2 * DAY_MS,
-          Date.now() - 2_000,
+          // Nothing under way is a day old.
+          Math.min(Date.now() - 2_000, ...[...pinging].map(({ sentAt }) => sentAt - CLOCKS_MS)),
         ])
         const { database } = given
         const clock = { now: () => Date.now() }
@@ -330,7 +333,17 @@ const operationsOf = (given: {
         return id ? client(APPROVE, { id, approverId: world.userId }) : undefined
       },
     ],
-    ['ping', 8, client => client(PING, { id: choose(webhookIds) })],
+    [
+      'ping',
+      8,
+      async client => {
+        const ping = { sentAt: Date.now() }
+        pinging.add(ping)
+        const answer = await client(PING, { id: choose(webhookIds) })
+        pinging.delete(ping)
+        return answer
+      },
+    ],
     ['disable', 6, client => upsert(client, { status: 'disabled' })],
     ['enable', 9, client => upsert(client, { status: 'active' })],
     ['url', 4, client => upsert(client, { url: choose(endpoints).url })],

@@ -3,7 +3,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { type DatabaseProxy, startProxy } from '../proxy.ts'
 import type { Server, Tidings } from '../stage/processes.ts'
 import { openSql, type Sql } from '../stage/sql.ts'
-import { type Stage, within } from '../stage/stage.ts'
+import { type Stage, until, within } from '../stage/stage.ts'
 import { type Case, SHARED } from './case.ts'
 
 // A process that starts, does what has fallen due, stops, migrates, or changes keys is cut off, held up or frozen at
@@ -20,7 +20,7 @@ const LOCKED_PART = 1 / 5
 const OTHER_WAITS_MS = 25_000
 const TWICE = 2
 const AGAIN_MS = 60_000
-/** What a server does when it is ready, its schedule above all, is done this much later. */
+/** What a server does when it is ready, and when the longest part of its schedule is done, is over this much later. */
 const AFTER_READY_MS = 3_000
 const ROLES = 'api,delivery,scheduler'
 /** Most of a meeting is waiting. */
@@ -40,10 +40,17 @@ type Doing = {
   given: 'nothing' | 'schema' | 'keys'
   begin(stage: Stage, ground: Ground, databaseUrl: string): Promise<Tidings>
   /** Ends what is not disturbed yet, and begins what is. */
-  onward?(first: Tidings): Promise<void>
+  onward?(first: Tidings, ground: Ground): Promise<void>
   beside(stage: Stage, ground: Ground): Promise<Beside>
   /** Whether the disturbed one is at work, or at its end. */
   isWell(first: Tidings): boolean | Promise<boolean>
+}
+
+/** Waits until a server that is ready has done what had fallen due. */
+const untilIdle = async ({ sql }: Ground): Promise<void> => {
+  const passed = 'SELECT COUNT(*) FROM report_quarters WHERE completed_at IS NOT NULL'
+  await until('the reports are opened', async () => (await sql.number(passed)) > 0, AGAIN_MS)
+  await wait(AFTER_READY_MS)
 }
 
 const hasEnded = (first: Tidings): boolean => first.hasEnded() !== undefined
@@ -67,9 +74,9 @@ const DOINGS: readonly Doing[] = [
     name: 'stop',
     given: 'keys',
     begin: serve,
-    async onward(first) {
+    async onward(first, ground) {
       await (first as Server).untilReady(AGAIN_MS)
-      await wait(AFTER_READY_MS)
+      await untilIdle(ground)
       first.signal('SIGTERM')
     },
     beside: startBeside,
@@ -200,16 +207,14 @@ const statementsOf = async (stage: Stage, ground: Ground, doing: Doing): Promise
     if (isCounted && LOCKING.test(text)) seen.add(shapeOf(text))
   })
   const first = await doing.begin(stage, ground, url)
-  await doing.onward?.({
-    ...first,
-    signal: signal => {
-      isCounted = true
-      first.signal(signal)
-    },
-  })
+  const signal = (name: NodeJS.Signals): void => {
+    isCounted = true
+    first.signal(name)
+  }
+  await doing.onward?.({ ...first, signal }, ground)
   if (!(await within(AGAIN_MS, () => doing.isWell(first)))) throw new Error(`${doing.name}: ${first.stderr()}`)
   if (!first.hasEnded()) {
-    await wait(AFTER_READY_MS)
+    await untilIdle(ground)
     first.signal('SIGKILL')
   }
   await first.ended
@@ -282,7 +287,7 @@ const meet = async (stage: Stage, ground: Ground, meeting: Meeting): Promise<Met
     held ??= hold()
     first.signal(name)
   }
-  await doing.onward?.({ ...first, signal })
+  await doing.onward?.({ ...first, signal }, ground)
   if (!(await within(AGAIN_MS, () => held!.count() > 0))) {
     first.signal('SIGKILL')
     await first.ended

@@ -179,10 +179,20 @@ export type StageOptions = {
   exclude: (pid: number) => void
 }
 
-/** Sets up a stage; `clear` ends all that was started on it. */
+const LAST_LINES = 20
+const LONGEST_LINE = 1_000
+
+const lastLines = (text: string): string[] =>
+  text
+    .split('\n')
+    .filter(Boolean)
+    .slice(-LAST_LINES)
+    .map(line => line.slice(0, LONGEST_LINE))
+
+/** Sets up a stage; `clear` ends all that was started on it, which has `written` these lines last. */
 export const openStage = async (
   given: StageOptions,
-): Promise<{ stage: Stage; expectations: Expectation[]; clear(): Promise<void> }> => {
+): Promise<{ stage: Stage; expectations: Expectation[]; written(): string[]; clear(): Promise<void> }> => {
   const cleaning: (() => unknown)[] = []
   const after = (work: () => unknown): void => void cleaning.push(work)
   const clear = async () => {
@@ -214,7 +224,10 @@ export const openStage = async (
     const pullers = createPullers(() => servers)
     const { isPulled = false } = given
 
+    const processes: Tidings[] = []
+    const written = () => processes.flatMap(({ pid, stderr }) => lastLines(stderr()).map(line => `${pid}: ${line}`))
     const track = <T extends Tidings>(made: T): T => {
+      processes.push(made)
       given.include(made.pid)
       after(async () => {
         if (!made.hasEnded()) made.signal('SIGKILL')
@@ -287,7 +300,7 @@ export const openStage = async (
         given.onLine(`${holds ? '✓' : '✗'} ${sentence}: ${seen}`)
       },
     }
-    return { stage, expectations, clear }
+    return { stage, expectations, written, clear }
   } catch (error) {
     await clear()
     throw error
