@@ -102,7 +102,7 @@ const darkMutation: Case = {
     stage.expect(
       `a healthy webhook that has ${RATE} events a second is never without one for ${mostMs} ms`,
       longestGapMs <= mostMs && refused === 0,
-      `nothing for ${longestGapMs} ms, and ${before.longestGapMs} ms before; ${refused} of ${submitted} mutations refused`,
+      `nothing for ${longestGapMs} ms (${before.longestGapMs} before); ${refused} of ${submitted} mutations refused`,
     )
   },
 }
