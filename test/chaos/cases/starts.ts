@@ -1,5 +1,4 @@
 import { randomBytes, randomUUID } from 'node:crypto'
-import { setTimeout as wait } from 'node:timers/promises'
 import { type DatabaseProxy, startProxy } from '../proxy.ts'
 import type { Server, Tidings } from '../stage/processes.ts'
 import { openSql, type Sql } from '../stage/sql.ts'
@@ -20,8 +19,9 @@ const LOCKED_PART = 1 / 5
 const OTHER_WAITS_MS = 25_000
 const TWICE = 2
 const AGAIN_MS = 60_000
-/** What a server does when it is ready, and when the longest part of its schedule is done, is over this much later. */
+/** A server that is ready, and has written nothing of its schedule for so long, has done it. */
 const AFTER_READY_MS = 3_000
+const SCHEDULED = /^\s*(INSERT INTO|UPDATE|DELETE FROM)\s+`?(report_quarters|project_reports|events|access_tokens)/i
 const ROLES = 'api,delivery,scheduler'
 /** Most of a meeting is waiting. */
 const AT_ONCE = 4
@@ -40,17 +40,20 @@ type Doing = {
   given: 'nothing' | 'schema' | 'keys'
   begin(stage: Stage, ground: Ground, databaseUrl: string): Promise<Tidings>
   /** Ends what is not disturbed yet, and begins what is. */
-  onward?(first: Tidings, ground: Ground): Promise<void>
+  onward?(first: Tidings, proxy: DatabaseProxy): Promise<void>
   beside(stage: Stage, ground: Ground): Promise<Beside>
   /** Whether the disturbed one is at work, or at its end. */
   isWell(first: Tidings): boolean | Promise<boolean>
 }
 
-/** Waits until a server that is ready has done what had fallen due. */
-const untilIdle = async ({ sql }: Ground): Promise<void> => {
-  const passed = 'SELECT COUNT(*) FROM report_quarters WHERE completed_at IS NOT NULL'
-  await until('the reports are opened', async () => (await sql.number(passed)) > 0, AGAIN_MS)
-  await wait(AFTER_READY_MS)
+/** Waits until a server that is ready has done what had fallen due: it writes nothing of it for a while. */
+const untilIdle = async (proxy: DatabaseProxy): Promise<void> => {
+  let wroteAt = performance.now()
+  const end = proxy.watch(text => {
+    if (SCHEDULED.test(text)) wroteAt = performance.now()
+  })
+  await until('what had fallen due is done', () => performance.now() - wroteAt > AFTER_READY_MS, AGAIN_MS)
+  end()
 }
 
 const hasEnded = (first: Tidings): boolean => first.hasEnded() !== undefined
@@ -74,9 +77,9 @@ const DOINGS: readonly Doing[] = [
     name: 'stop',
     given: 'keys',
     begin: serve,
-    async onward(first, ground) {
+    async onward(first, proxy) {
       await (first as Server).untilReady(AGAIN_MS)
-      await untilIdle(ground)
+      await untilIdle(proxy)
       first.signal('SIGTERM')
     },
     beside: startBeside,
@@ -211,10 +214,10 @@ const statementsOf = async (stage: Stage, ground: Ground, doing: Doing): Promise
     isCounted = true
     first.signal(name)
   }
-  await doing.onward?.({ ...first, signal }, ground)
+  await doing.onward?.({ ...first, signal }, proxy)
   if (!(await within(AGAIN_MS, () => doing.isWell(first)))) throw new Error(`${doing.name}: ${first.stderr()}`)
   if (!first.hasEnded()) {
-    await untilIdle(ground)
+    await untilIdle(proxy)
     first.signal('SIGKILL')
   }
   await first.ended
@@ -287,7 +290,7 @@ const meet = async (stage: Stage, ground: Ground, meeting: Meeting): Promise<Met
     held ??= hold()
     first.signal(name)
   }
-  await doing.onward?.({ ...first, signal }, ground)
+  await doing.onward?.({ ...first, signal }, proxy)
   if (!(await within(AGAIN_MS, () => held!.count() > 0))) {
     first.signal('SIGKILL')
     await first.ended
