@@ -207,3 +207,10 @@ test('seed fills an installation with a month of deliveries, and says what is mi
   assert.equal(count('SELECT COUNT(*) AS n FROM delivery_queue'), pending)
   database.close()
 })
+
+test('a host that has no address cannot be listened on, which is told as such', async () => {
+  const { code, stderr } = await server(['start'], { TIDINGS_HOST: 'nowhere.invalid' })
+  assert.equal(code, 1)
+  assert.match(stderr, /The server cannot listen: getaddrinfo \w+ nowhere\.invalid\./)
+  assert.match(stderr, /Set TIDINGS_HOST/)
+})

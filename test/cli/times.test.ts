@@ -197,6 +197,11 @@ test('a person is told the span that was understood, with its zone; a program is
   assert.doesNotMatch((await run(...line, '--output', 'json')).stderr, /UTC\+01:00/)
 })
 
+test('a span may end when it begins', async () => {
+  const { code, stderr } = await run('events', 'list', '--since', '2026-11-20', '--until', '2026-11-20')
+  assert.equal(code, 0, stderr)
+})
+
 test('a span that ends before it begins is wrong usage', async () => {
   const { code, stderr } = await run('deliveries', 'list', '--since', '1h', '--until', '2h')
   assert.equal(code, 2)

@@ -835,16 +835,22 @@ describe('tidings why', () => {
       next: `tidings why ${other.organisationId} --project ${other.projectId}`,
     })
     const times = { created_at: NOW, updated_at: NOW }
-    await insertMany(server.database.knex, 'project_reports', [
-      {
+    await insertMany(
+      server.database.knex,
+      'project_reports',
+      [own, other].map(({ projectId }) => ({
         id: randomUUID(),
-        project_id: own.projectId,
+        project_id: projectId,
         quarter: '2026-3',
         due_date: '2026-10-30',
         status: 'open',
         ...times,
-      },
-    ])
+      })),
+    )
+    assert.deepEqual(await why(...type, '--project', other.projectId), {
+      codes: ['project_elsewhere', 'not_happened'],
+      next: `tidings why ${other.organisationId} --project ${other.projectId}`,
+    })
     const open = `tidings reports list --status open --project ${own.projectId}`
     assert.deepEqual(await why(...type, '--project', own.projectId), { codes: ['not_happened'], next: open })
     assert.equal((await run(asTyped(open))).code, 0)

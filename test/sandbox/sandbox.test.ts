@@ -62,6 +62,7 @@ it('tidings demo shows the whole job on a server of its own, and exits 0', { tim
   const nowhere = mkdtempSync(join(home, 'demo-'))
   const { code, stdout, stderr } = await tidings(['demo', '--output', 'json'], { home: nowhere })
   assert.equal(code, 0, stderr)
+  assert.match(stderr, /\nTo keep a server and look around: npm start\n/)
   const { deliveries } = JSON.parse(stdout)
   assert.deepEqual(
     deliveries.map(({ eventType, status, attemptCount }: Record<string, unknown>) => [eventType, status, attemptCount]),
