@@ -283,25 +283,29 @@ describeEachEngine('a webhook that heals itself', engine => {
     assert.equal(pings().length, 3)
   })
 
-  it('that has moved is pinged at its new URL at once, also while a ping to the old one is under way', async () => {
-    const id = await webhook()
-    await miss(3)
-    const moved = await startReceiver()
-    try {
-      const { database } = fixture
-      clock.advance(10 * MINUTE)
-      const [underWay] = await database.transaction(trx => takeDue(trx, clock.now(), 1))
-      await database.knex('webhooks').where({ id }).update({ url: moved.url })
-      await pingSoon(database.knex, id, clock.now())
-      await database.transaction(trx => pingFailed(trx, underWay!, clock.now()))
-      await heal(1)
-      await send()
-      assert.equal(moved.requests.length, 4)
-      assert.deepEqual(await statuses(), { dropped: 3, delivered: 3 })
-    } finally {
-      await moved.close()
-    }
-  })
+  for (const [end, how] of [
+    [pingFailed, 'refused'],
+    [pingAnswered, 'answered'],
+  ] as const)
+    it(`that has moved is pinged at its new URL at once, also while a ping to the old one is under way, and then ${how}`, async () => {
+      const id = await webhook()
+      await miss(3)
+      const moved = await startReceiver()
+      try {
+        const { database } = fixture
+        clock.advance(10 * MINUTE)
+        const [underWay] = await database.transaction(trx => takeDue(trx, clock.now(), 1))
+        await database.knex('webhooks').where({ id }).update({ url: moved.url })
+        await pingSoon(database.knex, id, clock.now())
+        await database.transaction(async trx => void (await end(trx, underWay!, clock.now())))
+        await heal(1)
+        await send()
+        assert.equal(moved.requests.length, 4)
+        assert.deepEqual(await statuses(), { dropped: 3, delivered: 3 })
+      } finally {
+        await moved.close()
+      }
+    })
 
   it('is healed soon after somebody has pinged it and it has answered', async () => {
     const id = await webhook()
