@@ -287,7 +287,7 @@ describeEachEngine('a webhook that heals itself', engine => {
     [pingFailed, 'refused'],
     [pingAnswered, 'answered'],
   ] as const)
-    it(`that has moved is pinged at its new URL at once, also while a ping to the old one is under way, and then ${how}`, async () => {
+    it(`that has moved is pinged at its new URL at once, although a ping to the old one is ${how}`, async () => {
       const id = await webhook()
       await miss(3)
       const moved = await startReceiver()
