@@ -32,7 +32,7 @@ const FAREWELL_MS = 2_000
 const ACCEPTED_MS = 1_000
 
 const CLOSE_IDLE_EACH_MS = 50
-/** How long a server that stops goes on accepting, if connections come without a pause. */
+/** How long a server that stops goes on accepting, if connections come without a pause; twice so if turns are long. */
 const ACCEPT_ALL_MS = 500
 /** What comes in a turn of the event loop waits for its end, and would be reset by a close. */
 const SHORT_TURN_MS = 1

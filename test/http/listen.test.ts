@@ -12,8 +12,8 @@ const CONNECTIONS = atFullSize(300, 100)
 const host = '127.0.0.1'
 const log = createLog('silent')
 
-/** Asks at each port it is given again and again, as a proxy does, until it is answered; then posts what it saw. */
-const IMPATIENT = `
+/** In a thread: asks at a port once, and resolves to `answered` or to the code of what went wrong. */
+const ASK = `
   const { connect } = require('node:net')
   const { parentPort } = require('node:worker_threads')
   const ask = port => new Promise(resolve => {
@@ -21,6 +21,11 @@ const IMPATIENT = `
     socket.write('GET / HTTP/1.1\\r\\nHost: here\\r\\nConnection: close\\r\\n\\r\\n')
     socket.setEncoding('utf8').once('data', () => resolve('answered')).once('error', ({ code }) => resolve(code))
   })
+`
+
+/** Asks at each port it is given again and again, as a proxy does, until it is answered; then posts what it saw. */
+const IMPATIENT = `
+  ${ASK}
   parentPort.on('message', async port => {
     const seen = new Set([await ask(port)])
     parentPort.postMessage('asking')
@@ -36,13 +41,7 @@ const IMPATIENT = `
 
 /** Asks at a port each two milliseconds until it is refused, and says how often it was answered and how often not. */
 const CURIOUS = `
-  const { connect } = require('node:net')
-  const { parentPort } = require('node:worker_threads')
-  const ask = port => new Promise(resolve => {
-    const socket = connect(port, '${host}')
-    socket.write('GET / HTTP/1.1\\r\\nHost: here\\r\\nConnection: close\\r\\n\\r\\n')
-    socket.setEncoding('utf8').once('data', () => resolve('answered')).once('error', ({ code }) => resolve(code))
-  })
+  ${ASK}
   parentPort.on('message', async port => {
     const seen = {}
     const asked = []
