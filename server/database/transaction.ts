@@ -61,7 +61,6 @@ const begun = (knex: Knex, connection: Connection, executionPromise: Promise<voi
   let isOver = false
   let writes = 0
   const own = {
-    transacting: true,
     async acquireConnection() {
       if (isOver) throw new Error('The transaction is over')
       return connection

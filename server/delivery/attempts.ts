@@ -107,7 +107,6 @@ export class Attempts {
         throw error
       })
       places.ended(place, settlement)
-      this.#sent.add(place)
       this.#holdWebhook(place, settlement)
       this.beginWaiting()
       // A hold is written at once. The change to inactive waits until the attempt that caused it is logged.

@@ -126,6 +126,14 @@ test('a topic of the help is told, within 80 columns, and named by the help of t
   }
 })
 
+test('a noun or verb after help has its help told, and that is all', async () => {
+  for (const words of [['webhooks'], ['webhooks', 'create']]) {
+    const { code, stdout, stderr } = await said('help', ...words)
+    assert.deepEqual([code, stderr], [0, ''])
+    assert.equal(stdout, (await said(...words, '--help')).stdout)
+  }
+})
+
 test('a misspelt noun or verb after help is wrong usage, and told with what was meant', async () => {
   for (const [words, hint] of [
     [['webhoks'], /Did you mean webhooks\?/],

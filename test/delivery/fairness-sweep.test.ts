@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
+import { Claims } from '../../server/delivery/claims.ts'
 import { pingStored } from '../../server/delivery/ping.ts'
+import { Places } from '../../server/delivery/places.ts'
 import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { recoverDeliveries } from '../../server/domain/recovery.ts'
@@ -72,6 +74,19 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     )
     assert.equal(await fixture.count('delivery_queue'), 0)
     assert.equal(requests.length, 0)
+  })
+
+  it('keeps nobody waiting behind what another process sweeps', async () => {
+    const swept = await fixture.webhook('http://127.0.0.1:9/')
+    await fixture.emit(20)
+    await fixture.multiplyQueue(swept, 20)
+    await fixture.database.knex('webhooks').where({ id: swept }).update({ epoch: 1, sweeping: 1 })
+    const other = await fixture.webhook('http://127.0.0.1:10/')
+    await fixture.emit()
+    const places = new Places({ clock, concurrency: 512 })
+    const claims = new Claims({ database: fixture.database, places, onPast: () => {} })
+    for (let looks = 0; looks < 3 && places.count === 0; looks++) await claims.claimDue(clock.now())
+    assert.ok(places.next()?.job.webhookId === other, `${places.count} have a place`)
   })
 
   it('takes all of them to another url', async () => {

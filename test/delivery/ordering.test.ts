@@ -235,6 +235,24 @@ describeEachEngine('the order of a project', engine => {
     await nothingIsLeft()
   })
 
+  it('is kept of what is pending, or an event is not stored', async () => {
+    const { knex } = fixture.database
+    const webhookId = await fixture.webhook('http://127.0.0.1:9/')
+    await emitOne()
+    await knex('webhooks').where({ id: webhookId }).update({ ordering: 'project', ordered_since: clock.now() })
+    const [columns, fault] =
+      engine === 'sqlite'
+        ? ['OF line ', "SELECT RAISE(ABORT, 'no line');"]
+        : ['', "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no line';"]
+    await knex.raw(`CREATE TRIGGER no_line BEFORE UPDATE ${columns}ON delivery_queue FOR EACH ROW BEGIN ${fault} END`)
+    try {
+      await assert.rejects(emitOne(), /no line/)
+    } finally {
+      await knex.raw('DROP TRIGGER no_line')
+    }
+    assert.equal(await fixture.count('events'), 1)
+  })
+
   it('is kept of what is pending when a webhook is told to keep none', async () => {
     const webhookId = await ordered()
     const [first, second] = await emitInTurn(2)

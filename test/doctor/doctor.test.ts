@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { after, before, it } from 'node:test'
 import { v7 as uuid } from 'uuid'
+import { diagnoseInstallation } from '../../cli/doctor/server-doctor.ts'
 import type { Config } from '../../server/config.ts'
 import { migrate } from '../../server/database/migrate.ts'
 import { type InstallationFacts, inspectInstallation, type ReachedDatabaseFacts } from '../../server/doctor.ts'
@@ -47,6 +48,18 @@ describeEachEngine('facts about an installation', engine => {
     assert.match(facts.version, /^\d+\.\d+/)
     assert.equal(facts.isSupported, true)
     assert.ok(Math.abs(facts.clockAheadMs) < 1000, `ahead by ${facts.clockAheadMs} ms`)
+  })
+
+  it('a clock is told from a second on, and a problem from half a minute on', async () => {
+    const facts = await inspect({ TIDINGS_DATABASE_URL: fresh.url })
+    const told = async (clockAheadMs: number) => {
+      const database = { ...facts.database, clockAheadMs } as ConfiguredFacts['database']
+      const { status, found } = (await diagnoseInstallation({ ...facts, database })).find(it => it.name === 'clock')!
+      return `${status}: ${/\d+.*(ahead|behind)|agrees/.exec(found)?.[0]}`
+    }
+    const near = await Promise.all([999, 1_000, -1_000, 29_999].map(told))
+    assert.deepEqual(near, ['ok: agrees', 'ok: 1 s ahead', 'ok: 1 s behind', 'ok: 30 s ahead'])
+    assert.deepEqual(await Promise.all([30_000, -30_000].map(told)), ['problem: 30 s ahead', 'problem: 30 s behind'])
   })
 
   it('an installation with a key, an admin and an overdue delivery has them counted', async () => {

@@ -9,6 +9,7 @@ import { createMetrics } from '../../server/metrics/metrics.ts'
 import { worstWebhooks } from '../../server/metrics/worst-webhooks.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
+import { puller } from '../support/puller.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { addProject, sendGraphql, startTestServer, type TestServer } from '../support/server.ts'
 
@@ -75,6 +76,31 @@ describeEachEngine('/metrics', engine => {
     assert.ok(figureOf(text, 'tidings_settle_duration_seconds_count')! >= 2)
     assert.ok(figureOf(text, 'tidings_claim_duration_seconds_count')! >= 1)
     assert.equal(figureOf(text, 'tidings_lease_takeovers_total'), 0)
+  })
+
+  it('tells how long what clients pull has waited for its first attempt, whether they answer or not', async () => {
+    await server.database.knex('webhooks').update({ status: 'disabled' })
+    const client = puller(server)
+    const { id } = await client.register()
+    const begun = async () => figureOf(await look(), 'tidings_delivery_delay_seconds_count')!
+    const before = await begun()
+    const { projectId, userId } = await addProject(server.database)
+    for (const quarter of ['2026-1', '2026-2'])
+      await server.graphql(
+        `mutation ($projectId: UUID!, $quarter: String!, $userId: UUID!) {
+          submitProjectReport(projectId: $projectId, quarter: $quarter, submitterId: $userId) { id } }`,
+        { projectId, quarter, userId },
+      )
+    const [answered, forgotten] = await client.take(id, { limit: 2 })
+    await client.answer([answered!])
+    assert.equal(await begun(), before + 1)
+    // As if the lease were over.
+    const queued = server.database.knex('delivery_queue').where({ delivery_id: forgotten!.deliveryId })
+    await queued.decrement('due_at', 30_000)
+    const [again] = await client.take(id, { waitSeconds: 10 })
+    assert.equal(await begun(), before + 2)
+    await client.answer([again!])
+    assert.equal(await begun(), before + 2)
   })
 
   it('tells what the process has of connections, and whether the scheduler keeps its time', async () => {
