@@ -19,6 +19,10 @@ const HOW = /** @type {const} */ ({
   platform: 'node',
   outdir: 'bundles',
   write: false,
+  // A process keeps the text of what it has loaded. An error shows the line that it comes from, so lines stay short.
+  minifyWhitespace: true,
+  lineLimit: 200,
+  legalComments: 'none',
   logLevel: 'error',
 })
 

@@ -1,11 +1,12 @@
 import { randomBytes } from 'node:crypto'
-import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs'
 import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { aftercare } from './aftercare.js'
 import { buildLibraries } from './build-libraries.js'
 import { buildPages } from './build-pages.js'
+import { shareCompiled } from './compile-cache.js'
 import { ADVICE, NoServerError } from './database-server.js'
 import { testsOfChange } from './suite/changed.js'
 import { cpuS } from './suite/cpu.js'
@@ -101,14 +102,11 @@ const prepare = async (databaseUrls, isAll) => {
   for (const name of Object.keys(process.env))
     if (/^TIDINGS_(?!WALKS$)|^NODE_ENV$|_proxy$/i.test(name)) delete process.env[name]
   const templates = path.join(folder, 'templates.json')
-  // Where a process looks that is started without this environment.
-  const compiled = path.join(os.tmpdir(), 'node-compile-cache')
-  symlinkSync(compiled, path.join(folder, 'node-compile-cache'))
   Object.assign(process.env, {
     TIDINGS_TEST_DATABASE_URLS: databaseUrls.join(','),
     TIDINGS_TEST_RUN: run,
     ...(isAll && { TIDINGS_TEST_ALL: '1' }),
-    NODE_COMPILE_CACHE: compiled,
+    NODE_COMPILE_CACHE: shareCompiled(folder),
     XDG_CONFIG_HOME: path.join(folder, 'config'),
     TMPDIR: folder,
   })

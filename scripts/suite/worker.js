@@ -1,4 +1,5 @@
 // A process that runs test files, one after the other, and tells its parent what becomes of them.
+import { flushCompileCache } from 'node:module'
 import path from 'node:path'
 import { run } from 'node:test'
 import { spec } from 'node:test/reporters'
@@ -39,6 +40,8 @@ process.on('message', async (/** @type {Order} */ { file, isLast, isShown, only 
   Object.assign(process.env, env)
   process.chdir(folder)
   process.exitCode = 0
+  // Node writes what it has compiled at the end of a process, and this one is killed.
+  flushCompileCache()
   if (!isLast) process.channel?.ref()
   tell({ is: 'ended', cpuS: cpuS() - before, residentMB: process.memoryUsage.rss() / 2 ** 20 })
 })

@@ -39,12 +39,12 @@ export const benchmarks: Record<string, Benchmark> = {
     file: 'evidence.ts',
     isAlone: true,
     about: 'CPU of an event with the evidence of its attempt and without, in one server',
-    smallest: '--quads 1 --seconds 0.5 --warm-up 1 --engine sqlite',
+    smallest: '--quads 1 --seconds 0.2 --warm-up 0.2 --rate 100 --engine sqlite',
   },
   profile: {
     file: 'profile.ts',
     about: 'where the CPU of an event goes, in the server by package, in MySQL by statement',
-    smallest: '--seconds 1 --engine sqlite',
+    smallest: '--seconds 0.5 --rate 100 --engine sqlite',
   },
   readers: {
     file: 'readers.ts',
@@ -60,7 +60,7 @@ export const benchmarks: Record<string, Benchmark> = {
   'claim-crowd': {
     file: 'claim-crowd.ts',
     about: "others' deliveries while one webhook over its share has 100,000 due",
-    smallest: '--due 1000 --few 100 --seconds 1 --engine sqlite',
+    smallest: '--due 200 --few 20 --seconds 0.5 --engine sqlite',
   },
   verification: {
     file: 'verification.ts',
@@ -70,7 +70,7 @@ export const benchmarks: Record<string, Benchmark> = {
   hanging: {
     file: 'hanging.ts',
     about: "others' events while webhooks and pings hang at TIDINGS_CONCURRENCY=100",
-    smallest: '--webhooks 4 --pings 10 --healthy 20 --seconds 1 --engine sqlite',
+    smallest: '--webhooks 4 --pings 10 --healthy 20 --seconds 0.5 --engine sqlite',
   },
   healing: {
     file: 'healing.ts',
@@ -80,14 +80,14 @@ export const benchmarks: Record<string, Benchmark> = {
   delivery: {
     file: 'delivery.ts',
     about: 'deliveries a second beside the same client without a database, and their latency',
-    smallest: '--deliveries 200 --rounds 1 --seconds 1 --engine sqlite',
+    smallest: '--deliveries 50 --rounds 1 --seconds 0.3 --engine sqlite',
   },
   claims: {
     file: 'delivery.ts',
     args: ['--claims'],
     isAlone: true,
     about: 'as delivery, and a claim beside 1,000,000 not yet due',
-    smallest: '--deliveries 200 --rounds 1 --seconds 1 --rows 2000 --engine sqlite',
+    smallest: '--deliveries 50 --rounds 1 --seconds 0.3 --rows 200 --engine sqlite',
   },
   fairness: {
     file: 'fairness.ts',
@@ -98,7 +98,7 @@ export const benchmarks: Record<string, Benchmark> = {
   mango: {
     file: 'mango.ts',
     about: 'selectors over 1,000,000 rows beside the SQL that one would write by hand',
-    smallest: '--organisations 1000 --projects 1000 --deliveries 1000 --engine sqlite',
+    smallest: '--organisations 200 --projects 200 --deliveries 200 --engine sqlite',
   },
   counts: {
     file: 'mango.ts',
@@ -120,7 +120,7 @@ export const benchmarks: Record<string, Benchmark> = {
     file: 'schedule.ts',
     isAlone: true,
     about: "100 deliveries a second alone, and beside a purge, tokens' expiry and the opening of reports",
-    smallest: '--seconds 1 --deliveries 100 --tokens 100 --projects 1000 --engine sqlite',
+    smallest: '--seconds 0.5 --deliveries 50 --tokens 20 --projects 100 --engine sqlite',
   },
   faults: {
     file: 'faults.ts',
@@ -164,7 +164,7 @@ export const benchmarks: Record<string, Benchmark> = {
     file: 'plots.ts',
     isAlone: true,
     about: 'the figures of docs/performance.md and their plots; `--plot` for short',
-    smallest: '--processes 1 --deliveries 200 --rows 1000 --seconds 1 --folder plots --engine sqlite',
+    smallest: '--processes 1 --deliveries 50 --rows 200 --seconds 0.3 --folder plots --engine sqlite',
   },
   fuzz: {
     file: 'fuzz.ts',

@@ -21,6 +21,7 @@ import { freePort } from '../support/ports.ts'
 import { addWebhooks } from '../support/webhooks.ts'
 import { median, quantile, show, table } from './figures.ts'
 import { cpuMs } from './processes.ts'
+import { unlessSmallest } from './smallest.ts'
 
 // GraphQL queries answered by Tidings with the role `api`, otherwise as it starts by default, beside the same schema,
 // resolvers and database on graphql-yoga and on Apollo Server: with a signature on each request, which the others
@@ -44,7 +45,7 @@ const { values: options } = parseArgs({
   },
 })
 
-const CALLERS = 16
+const CALLERS = unlessSmallest(16, 2)
 const ROUNDS = Number(options.rounds)
 const WARM_UP_MS = Number(options['warm-up']) * 1000
 

@@ -6,6 +6,7 @@ import os from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { aftercare } from '../../scripts/aftercare.js'
+import { shareCompiled } from '../../scripts/compile-cache.js'
 import { startThrowAwayDatabase } from '../../scripts/throw-away-database.js'
 import { benchmarks } from './benchmarks.ts'
 
@@ -29,6 +30,7 @@ const list = (): string => {
  * killed.
  */
 const folder = mkdtempSync(path.join(os.tmpdir(), 'tidings-bench-'))
+shareCompiled(folder)
 const care = aftercare(folder)
 const stopping = new AbortController()
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => stopping.abort(signal))
