@@ -80,7 +80,7 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     const swept = await fixture.webhook('http://127.0.0.1:9/')
     await fixture.emit(20)
     await fixture.multiplyQueue(swept, 20)
-    await fixture.database.knex('webhooks').where({ id: swept }).update({ epoch: 1, sweeping: 1 })
+    await fixture.database.knex('webhooks').where({ id: swept }).update({ status: 'disabled', epoch: 1, sweeping: 1 })
     const other = await fixture.webhook('http://127.0.0.1:10/')
     await fixture.emit()
     const places = new Places({ clock, concurrency: 512 })

@@ -1,14 +1,13 @@
 import assert from 'node:assert/strict'
 import { randomBytes, randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
-import { connect, rows } from '../../server/database/connect.ts'
-import { findByApiKeys, lockAccessToken, noteUses } from '../../server/domain/access-tokens.ts'
+import { findByApiKeys, lockAccessToken } from '../../server/domain/access-tokens.ts'
 import { createLog } from '../../server/log.ts'
 import { runSchedule } from '../../server/scheduler/scheduler.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { toIso } from '../../shared/time.ts'
 import { testClock } from '../support/clock.ts'
-import { describeEachEngine, NOT_ON_SQLITE } from '../support/databases.ts'
+import { describeEachEngine } from '../support/databases.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 
 const CREATE = `mutation(
@@ -218,20 +217,6 @@ describeEachEngine('access tokens', engine => {
     assert.equal(await lastUsedAt(), first, 'a request that is refused is no use')
     await server.graphql('{ viewer { id } }', {}, credentials)
     assert.equal(await lastUsedAt(), toIso(clock.now()))
-  })
-
-  it('that a change has locked are not waited for to tell that they were used', async t => {
-    if (engine === 'sqlite') return t.skip(NOT_ON_SQLITE)
-    const { credentials, accessToken } = await create({})
-    const found = (await findByApiKeys(server.database.knex, [credentials.apiKey])).get(credentials.apiKey!)
-    const changes = await connect(server.config.databaseUrl)
-    t.after(() => changes.close())
-    await changes.transaction(async trx => {
-      await rows(trx, 'SELECT id FROM access_tokens WHERE id = ? FOR UPDATE', [accessToken.id])
-      await noteUses(server.database)(found!.token, clock.now())
-    })
-    const { last_used_at } = await server.database.knex('access_tokens').where({ id: accessToken.id }).first()
-    assert.equal(last_used_at, null)
   })
 
   it('expire with one event, however many schedulers look, and a revoked one with none', async () => {
