@@ -24,22 +24,24 @@ export const createReport = ({ files, times, isShown, to = process.stdout }) => 
   const startedAt = performance.now()
   /** @type {import('./workers.js').FileResult[]} */
   const results = []
-  /** @type {Set<string>} */
-  const running = new Set()
+  /** @type {Map<string, number>} when each began */
+  const running = new Map()
   const isTerminal = to.isTTY === true && !process.env.CI
 
   const say = (/** @type {string} */ text) => to.write(`${isTerminal ? '\r\x1b[K' : ''}${text}\n`)
   const progress = () => {
     const done = results.map(({ file }) => file)
-    const left = files.filter(file => !done.includes(file))
-    const elapsedS = (performance.now() - startedAt) / 1000
-    const seconds = secondsLeft(times, { done, left, elapsedS })
+    const waiting = files.filter(file => !done.includes(file) && !running.has(file))
+    const now = performance.now()
+    const elapsedS = (now - startedAt) / 1000
+    const soFar = new Map([...running].map(([file, at]) => [file, (now - at) / 1000]))
+    const seconds = secondsLeft(times, { done, running: soFar, waiting, elapsedS })
     const failed = results.reduce((sum, { failures }) => sum + failures.length, 0)
     return [
       `${duration(elapsedS)}: ${done.length} of ${files.length} files`,
       ...(failed > 0 ? [`${failed} failed`] : []),
       ...(seconds === undefined ? [] : [`about ${duration(seconds)} left`]),
-      `running ${[...running].map(name => name.replace(/^test\/|\.test\.ts$/g, '')).join(', ')}`,
+      `running ${[...running.keys()].map(name => name.replace(/^test\/|\.test\.ts$/g, '')).join(', ')}`,
     ].join(', ')
   }
   const draw = () => {
@@ -53,7 +55,7 @@ export const createReport = ({ files, times, isShown, to = process.stdout }) => 
 
   return {
     results,
-    begin: (/** @type {string} */ file) => void running.add(file),
+    begin: (/** @type {string} */ file) => void running.set(file, performance.now()),
     end: (/** @type {import('./workers.js').FileResult} */ result) => {
       running.delete(result.file)
       results.push(result)

@@ -83,11 +83,23 @@ export const runEach = async (
  * How long the rest takes, by the table of times and by how it went so far; undefined as long as little is known.
  *
  * @param {Times} times
- * @param {{ done: string[], left: string[], elapsedS: number }} progress
+ * @param {object} progress
+ * @param {string[]} progress.done
+ * @param {ReadonlyMap<string, number>} progress.running for how many seconds
+ * @param {string[]} progress.waiting
+ * @param {number} progress.elapsedS
  */
-export const secondsLeft = (times, { done, left, elapsedS }) => {
-  const worth = (/** @type {string[]} */ files) =>
-    files.reduce((sum, file) => sum + (times[file] ?? UNKNOWN).reduce((a, b) => a + b), 0)
-  const doneWorth = worth(done)
-  return doneWorth < worth(left) / 10 ? undefined : (elapsedS * worth(left)) / doneWorth
+export const secondsLeft = (times, { done, running, waiting, elapsedS }) => {
+  const worthOf = (/** @type {string} */ file) => (times[file] ?? UNKNOWN).reduce((a, b) => a + b)
+  const worth = (/** @type {string[]} */ files) => files.reduce((sum, file) => sum + worthOf(file), 0)
+  const begun = [...running].reduce((sum, [file, seconds]) => {
+    const [wallS] = times[file] ?? UNKNOWN
+    return sum + worthOf(file) * Math.min(MOST_OF_RUNNING, seconds / wallS)
+  }, 0)
+  const doneWorth = worth(done) + begun
+  const leftWorth = worth([...running.keys(), ...waiting]) - begun
+  return doneWorth < leftWorth / 10 ? undefined : (elapsedS * leftWorth) / doneWorth
 }
+
+/** A file that runs is not done, however long it has taken. */
+const MOST_OF_RUNNING = 0.95

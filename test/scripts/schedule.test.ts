@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
-import { runEach } from '../../scripts/suite/schedule.js'
+import { runEach, secondsLeft } from '../../scripts/suite/schedule.js'
 import { eventually } from '../support/eventually.ts'
 
 const files = Array.from({ length: 12 }, (_, number) => `test/${number}.test.ts`)
@@ -69,5 +69,23 @@ describe('the schedule of the tests', () => {
     for (const { end } of begun) end()
     await done
     assert.equal(begun.length, 8)
+  })
+})
+
+describe('the time that is left', () => {
+  const table: Record<string, [number, number]> = { long: [100, 100], one: [10, 10], other: [10, 10] }
+  const leftAfter = (elapsedS: number, done: string[], running: [string, number][], waiting: string[]) =>
+    secondsLeft(table, { done, running: new Map(running), waiting, elapsedS })
+
+  it('is not told as long as little is done', () => {
+    assert.equal(leftAfter(1, [], [['long', 1]], ['one', 'other']), undefined)
+  })
+
+  it('counts what has been done of a file that runs', () => {
+    assert.equal(leftAfter(70, ['one', 'other'], [['long', 50]], []), 50)
+  })
+
+  it('is never none while a file runs that takes longer than before', () => {
+    assert.equal(Math.round(leftAfter(230, ['one', 'other'], [['long', 280]], [])!), 10)
   })
 })
