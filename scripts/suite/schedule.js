@@ -41,8 +41,9 @@ export const readTimes = (/** @type {string} */ file) => {
 }
 
 /**
- * Runs `work` on each file, those that take longest first: as many at once as there are cores, and more while the
- * machine has processor time left, because most files wait.
+ * Runs `work` on each file, those that take longest first. As many run at once as there are cores, because most files
+ * wait, and more as long as they did not need all cores together when they were measured, or the machine has processor
+ * time left.
  *
  * @param {string[]} files
  * @param {object} how
@@ -59,20 +60,27 @@ export const runEach = async (
   { times, cores, slots = cores * SLOTS_A_CORE, stopping, work, busyShare = createMeter(), lookMs = LOOK_MS },
 ) => {
   const wallOf = (/** @type {string} */ file) => (times[file] ?? UNKNOWN)[0]
+  /** The cores that a file keeps busy. */
+  const needOf = (/** @type {string} */ file) => {
+    const [wallS, cpuS] = times[file] ?? UNKNOWN
+    return wallS > 0 ? cpuS / wallS : 1
+  }
   const waiting = files.toSorted((a, b) => wallOf(b) - wallOf(a))
-  /** @type {Set<Promise<void>>} */
-  const running = new Set()
+  /** @type {Map<Promise<void>, number>} */
+  const running = new Map()
   const begin = () => {
     const file = waiting.shift()
     if (file === undefined) return
     const run = work(file).finally(() => running.delete(run))
-    running.add(run)
+    running.set(run, needOf(file))
   }
   const isFree = () => !stopping.aborted && waiting.length > 0 && running.size < slots
+  const needed = () => [...running.values()].reduce((sum, need) => sum + need, needOf(waiting[0] ?? ''))
+  const hasRoom = () => running.size < cores || needed() <= cores
   let look = setTimeout(lookMs, undefined, { ref: false })
   while (running.size > 0 || isFree()) {
-    while (isFree() && running.size < cores) begin()
-    const isLook = await Promise.race([...[...running].map(run => run.then(() => false)), look.then(() => true)])
+    while (isFree() && hasRoom()) begin()
+    const isLook = await Promise.race([...[...running.keys()].map(run => run.then(() => false)), look.then(() => true)])
     if (!isLook) continue
     look = setTimeout(lookMs, undefined, { ref: false })
     if (busyShare() < BUSY && isFree()) begin()

@@ -4,10 +4,16 @@ import { runEach, secondsLeft } from '../../scripts/suite/schedule.js'
 import { eventually } from '../support/eventually.ts'
 
 const files = Array.from({ length: 12 }, (_, number) => `test/${number}.test.ts`)
-const times = Object.fromEntries(files.map((file, number): [string, [number, number]] => [file, [number, 1]]))
 
-/** Runs `files`, each until it is told to end. */
-const schedule = (busyShare: () => number, { slots = 8 } = {}) => {
+/**
+ * Runs `files`, each until it is told to end.
+ *
+ * @param given.need the cores that each keeps busy
+ */
+const schedule = (busyShare: () => number, { slots = 8, need = 1 } = {}) => {
+  const times = Object.fromEntries(
+    files.map((file, number): [string, [number, number]] => [file, [number + 1, need * (number + 1)]]),
+  )
   const begun: { file: string; end: () => void }[] = []
   const stopping = new AbortController()
   const work = (file: string) => {
@@ -51,6 +57,20 @@ describe('the schedule of the tests', () => {
     }
     await done
     assert.equal(begun.length, files.length)
+  })
+
+  it('begins more where they need no more than the cores together, however busy the machine is', async () => {
+    const { begun, done, stopping } = schedule(() => 1, { need: 0.4 })
+    assert.equal(begun.length, 5)
+    begun[0]!.end()
+    await eventually(
+      'the next',
+      () => begun.length,
+      count => count === 6,
+    )
+    stopping.abort()
+    for (const { end } of begun) end()
+    await done
   })
 
   it('begins more while the machine has time left, up to the slots', async () => {
