@@ -44,7 +44,7 @@ type Doing = {
   isWell(first: Tidings): boolean | Promise<boolean>
 }
 
-/** Waits until a server that is ready has done what had fallen due: opened reports, found them overdue, ended a token. */
+/** Waits until a server has done what had fallen due: opened reports, found them overdue, and told a token's end. */
 const untilScheduled = ({ sql }: Ground): Promise<void> => {
   const count = (what: string, ...bindings: (string | number)[]) => sql.number(`SELECT COUNT(*) FROM ${what}`, bindings)
   const isDone = async () =>

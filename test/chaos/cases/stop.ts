@@ -1,4 +1,5 @@
 import { setTimeout as wait } from 'node:timers/promises'
+import { epochTimeOf } from '../../../server/domain/pull-time.ts'
 import { done } from '../stage/client.ts'
 import type { Endpoint, Reply } from '../stage/endpoint.ts'
 import { fillQueue } from '../stage/filling.ts'
@@ -138,23 +139,25 @@ const heldElsewhere: Case = {
       return slowAnswer(endpoint.arrivals.length)
     })
     const { id } = await done(client(CREATE_WEBHOOK, { url: endpoint.url }))
-    const count = EVENTS_A_SERVER * servers.length
+    // What clients take begins at once, and some must be left.
+    const count = EVENTS_A_SERVER * servers.length * (stage.isPulled ? 2 : 1)
     await fill(stage, { endpoint, webhookId: id, project: world.projects[0]!, count })
     filled.open()
     await until('one is answered 429', () => told !== undefined)
     let heldUntil = 0
     await until('it is recorded', async () => {
-      heldUntil = await stage.sql.number('SELECT COALESCE(MAX(held_until), 0) FROM webhooks')
+      heldUntil = epochTimeOf(await stage.sql.number('SELECT COALESCE(MAX(held_until), 0) FROM webhooks'))
       return heldUntil > 0
     })
     // Clients pass many answers on, and a server is told by one of them.
     if (stage.isPulled) told = Date.now()
     await wait(heldUntil - Date.now())
     const late = endpoint.arrivals.filter(({ at }) => at > told! + STOPPED_WITHIN_MS && at < heldUntil)
+    const before = endpoint.arrivals.filter(({ at }) => at <= told!).length
     stage.expect(
       'no request begins from 1 s after the 429 until the time that it named',
-      late.length === 0,
-      `${late.length} began; ${endpoint.arrivals.filter(({ at }) => at <= told!).length} before`,
+      late.length === 0 && before < count,
+      `${late.length} began; ${before} of ${count} before`,
     )
   },
 }

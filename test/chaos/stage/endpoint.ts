@@ -49,14 +49,11 @@ export const startEndpoint = async (
   const server = createServer(async (request, response) => {
     response.on('error', () => {})
     const at = Date.now()
-    const body = JSON.parse(await text(request).catch(() => 'null'))
-    if (body === null) return
-    const arrival: Arrival = {
-      id: body.eventId,
-      eventType: body.eventType,
-      reportId: body.payload.projectReport?.id,
-      at,
-    }
+    const body = await text(request).catch(() => '')
+    // Its sender was killed.
+    if (!request.complete) return
+    const { eventId, eventType, payload } = JSON.parse(body)
+    const arrival: Arrival = { id: eventId, eventType, reportId: payload.projectReport?.id, at }
     const isPing = arrival.eventType === 'ping'
     ;(isPing ? pings : arrivals).push(arrival)
     const before = times.get(arrival.id) ?? 0
