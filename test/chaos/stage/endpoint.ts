@@ -49,9 +49,11 @@ export const startEndpoint = async (
   const server = createServer(async (request, response) => {
     response.on('error', () => {})
     const at = Date.now()
+    // Another case may wait for a server that had this port.
+    if (request.method !== 'POST') return response.writeHead(404).end()
     const body = await text(request).catch(() => '')
     // Its sender was killed.
-    if (!request.complete) return
+    if (!request.complete || body === '') return
     const { eventId, eventType, payload } = JSON.parse(body)
     const arrival: Arrival = { id: eventId, eventType, reportId: payload.projectReport?.id, at }
     const isPing = arrival.eventType === 'ping'
