@@ -20,6 +20,9 @@ export type Arrival = {
 /** What is answered; 'hang' is never to answer. */
 export type Reply = { status: number; headers?: Record<string, string>; afterMs?: number } | 'hang'
 
+/** When the server handed over what a client passes on: the client may have stood still since. */
+export const BEGUN_AT = 'begun-at'
+
 /** The body of every answer. */
 export const ANSWER = 'as seen at the endpoint'
 
@@ -48,7 +51,7 @@ export const startEndpoint = async (
   const times = new Map<string, number>()
   const server = createServer(async (request, response) => {
     response.on('error', () => {})
-    const at = Date.now()
+    const at = Number(request.headers[BEGUN_AT] ?? Date.now())
     // Another case may wait for a server that had this port.
     if (request.method !== 'POST') return response.writeHead(404).end()
     const body = await text(request).catch(() => '')

@@ -1,7 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as wait } from 'node:timers/promises'
 import { startPulling, type TakenDelivery } from '../../../receiver/pulling.ts'
+import { TAKEN_MS } from '../../../server/delivery/pull/taken.ts'
 import { type Client, type Credentials, clientOf } from './client.ts'
+import { BEGUN_AT } from './endpoint.ts'
 import type { Server } from './processes.ts'
 
 // The way of a delivery turned round: where a case registers an endpoint, clients pull for it, pass on to the endpoint
@@ -84,7 +86,9 @@ export const createPullers = (servers: () => Server[]): Pullers => {
   }
 }
 
-const passOn = async (url: string, { headers, body }: TakenDelivery) => {
+const passOn = async (url: string, { headers: signed, body, leaseUntil }: TakenDelivery) => {
+  const headers = { ...signed, [BEGUN_AT]: String(Date.parse(leaseUntil) - TAKEN_MS) }
+
   try {
     const signal = AbortSignal.timeout(ENDPOINT_MS)
     const response = await fetch(url, { method: 'POST', headers, body, redirect: 'manual', signal })
