@@ -107,6 +107,8 @@ export class Attempts {
         throw error
       })
       places.ended(place, settlement)
+      // What could not connect has not begun, and is not to be checked again while it is recorded.
+      this.#sent.add(place)
       this.#holdWebhook(place, settlement)
       this.beginWaiting()
       // A hold is written at once. The change to inactive waits until the attempt that caused it is logged.
