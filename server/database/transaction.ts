@@ -61,6 +61,8 @@ const begun = (knex: Knex, connection: Connection, executionPromise: Promise<voi
   let isOver = false
   let writes = 0
   const own = {
+    // One that knex begins within it is a savepoint: a second BEGIN would commit this one on MySQL.
+    transacting: true,
     async acquireConnection() {
       if (isOver) throw new Error('The transaction is over')
       return connection

@@ -48,6 +48,19 @@ describeEachEngine('a database', engine => {
     assert.equal(await nameOf(id!), 'before')
   })
 
+  it('keeps nothing of a transaction that fails, also where another one within it has ended', async () => {
+    const user = { id: randomUUID(), name: 'Within', created_at: 0, updated_at: 0 }
+    const failing = database.transaction(async trx => {
+      await trx('users').insert(user)
+      await trx.transaction(async within => {
+        await within('users').where({ id: user.id }).update({ name: 'Further within' })
+      })
+      throw new Error('not this one')
+    })
+    await assert.rejects(failing, { message: 'not this one' })
+    assert.equal(await database.knex('users').where({ id: user.id }).first(), undefined)
+  })
+
   it('keeps JSON as it is given, whatever its texts contain', async () => {
     const ascii = Array.from({ length: 128 }, (_, code) => String.fromCharCode(code)).join('')
     const value = { ascii, quoted: "\\'\\\\'", others: '\u2028 ä 漢 😀 ?? :name', half: '\ud83d', "'; --": [null, 1.5] }
