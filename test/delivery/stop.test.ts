@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
+import { createServer, type Socket } from 'node:net'
 import { after, afterEach, before, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import { connect, run } from '../../server/database/connect.ts'
+import { connect, type Database, run } from '../../server/database/connect.ts'
 import { LEASE_MS, newLease } from '../../server/delivery/leases.ts'
 import type { Place } from '../../server/delivery/places.ts'
 import { claim, type Job } from '../../server/delivery/queue.ts'
@@ -15,9 +16,27 @@ import { eventually } from '../support/eventually.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { DISABLING } from '../support/webhooks.ts'
 import { type Fixture, startFixture } from './fixture.ts'
+import { listening } from './listening.ts'
 
 /** Longer than a stop may take to be heard of. */
 const HEARD_MS = 1_000
+
+type Look = 'webhooks' | 'leases'
+
+/** What is looked at again during `work`, which is given it as it grows. */
+const lookedAt = async ({ database }: Fixture, work: (looks: Look[]) => Promise<unknown>): Promise<Look[]> => {
+  const looks: Look[] = []
+  database.knex.on('query', ({ sql }) => {
+    if (/^SELECT id, status, epoch, held_until/.test(sql)) looks.push('webhooks')
+    else if (/^SELECT delivery_id, lease FROM delivery_queue/.test(sql)) looks.push('leases')
+  })
+  try {
+    await work(looks)
+  } finally {
+    database.knex.removeAllListeners('query')
+  }
+  return looks
+}
 
 describeEachEngine('what waits in memory', engine => {
   let fixture: Fixture
@@ -83,19 +102,55 @@ describeEachEngine('what waits in memory', engine => {
   })
 
   it('is looked at again with one statement for webhooks and one for leases, at most twice a second', async () => {
-    const looks: string[] = []
-    let others = 0
-    fixture.database.knex.on('query', ({ sql }) => {
-      if (/^SELECT id, status, epoch, held_until/.test(sql)) looks.push(sql)
-      else if (/^SELECT delivery_id, lease FROM delivery_queue/.test(sql)) others += 1
-    })
     const startedAt = performance.now()
-    await startWaiting()
-    await wait(2_000)
-    fixture.database.knex.removeAllListeners('query')
+    const looks = await lookedAt(fixture, async () => {
+      await startWaiting()
+      await wait(2_000)
+    })
     const halfSeconds = (performance.now() - startedAt) / 500
-    assert.ok(looks.length >= 1 && looks.length <= halfSeconds + 1, `${looks.length} looks in ${halfSeconds / 2} s`)
-    assert.ok(others <= looks.length + 1, `${others} statements for leases in ${looks.length} looks`)
+    const [webhooks, leases] = ['webhooks', 'leases'].map(of => looks.filter(look => look === of).length)
+    assert.ok(webhooks! >= 1 && webhooks! <= halfSeconds + 1, `${webhooks} looks in ${halfSeconds / 2} s`)
+    assert.ok(leases! <= webhooks! + 1, `${leases} statements for leases in ${webhooks} looks`)
+  })
+
+  it('is not looked at again when it could not connect, while that is recorded', async t => {
+    const callers: Socket[] = []
+    const port = await listening(
+      t,
+      createServer(socket => callers.push(socket)),
+    )
+    const recording = Promise.withResolvers<void>()
+    const recorded = Promise.withResolvers<void>()
+    const slow: Database = Object.create(fixture.database)
+    slow.transaction = async (work, options) => {
+      if (callers[0]?.destroyed) {
+        recording.resolve()
+        await recorded.promise
+      }
+      return fixture.database.transaction(work, options)
+    }
+    const loop = await fixture.startLoop({ database: slow })
+    await fixture.webhook(`https://127.0.0.1:${port}/`)
+    await fixture.emit()
+    loop.wake()
+    const looks = await lookedAt(fixture, async looks => {
+      await eventually(
+        'a look, while it connects',
+        () => looks.length,
+        count => count > 0,
+      )
+      callers[0]!.destroy()
+      await recording.promise
+      looks.length = 0
+      await wait(HEARD_MS)
+    })
+    recorded.resolve()
+    assert.deepEqual(looks, [])
+    await eventually(
+      'it to be recorded',
+      () => fixture.count('attempts'),
+      count => count === 1,
+    )
   })
 })
 
