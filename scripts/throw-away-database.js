@@ -154,8 +154,13 @@ const settings = (data, socket, port) => [
   '--loose-mysqlx=OFF',
 ]
 
-/** Commits are written but not forced to disk: tests kill processes, the server's too, but never its machine. */
+/**
+ * Commits are written but not forced to disk: tests kill processes, the server's too, but never its machine. With a
+ * small log, all that write at once would wait for seconds until there is room in it.
+ */
 const RELAXED = [
+  '--loose-innodb-log-file-size=256M',
+  '--loose-innodb-redo-log-capacity=256M',
   '--skip-log-bin',
   '--innodb-flush-log-at-trx-commit=2',
   '--innodb-flush-method=nosync',

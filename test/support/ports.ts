@@ -1,5 +1,5 @@
 import { randomInt } from 'node:crypto'
-import { createServer, type ListenOptions } from 'node:net'
+import { createServer, type ListenOptions, type Server } from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 
@@ -14,24 +14,26 @@ const LAST = 32_000
 export const freePort = async (): Promise<number> => {
   for (;;) {
     const port = randomInt(FIRST, LAST)
-    if ((await isFree({ host: '127.0.0.1', port })) && (await reserve(port))) return port
+    if (!(await listenOn(placeOf(port)))) continue
+    const probe = await listenOn({ host: '127.0.0.1', port })
+    if (!probe) continue
+    await new Promise(resolve => probe.close(resolve))
+    return port
   }
 }
 
-/** By a socket of the port's name, which ends with its process. */
-const reserve = (port: number): Promise<boolean> => {
+/** Where this process listens to keep a port: a socket of the port's name, which ends with the process. */
+const placeOf = (port: number): ListenOptions => {
   const name = `tidings-port-${port}`
-  return isFree({ path: process.platform === 'linux' ? `\0${name}` : path.join(tmpdir(), name) }, { isKept: true })
+  return { path: process.platform === 'linux' ? `\0${name}` : path.join(tmpdir(), name) }
 }
 
-const isFree = (where: ListenOptions, { isKept = false } = {}): Promise<boolean> =>
+/** Undefined where somebody else listens. */
+const listenOn = (where: ListenOptions): Promise<Server | undefined> =>
   new Promise((resolve, reject) => {
-    const probe = createServer().unref()
-    probe.once('error', (error: NodeJS.ErrnoException) =>
-      error.code === 'EADDRINUSE' ? resolve(false) : reject(error),
+    const server = createServer().unref()
+    server.once('error', (error: NodeJS.ErrnoException) =>
+      error.code === 'EADDRINUSE' ? resolve(undefined) : reject(error),
     )
-    probe.listen(where, () => {
-      if (isKept) resolve(true)
-      else probe.close(() => resolve(true))
-    })
+    server.listen(where, () => resolve(server))
   })

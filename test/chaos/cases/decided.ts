@@ -8,6 +8,7 @@ import {
   CREATE_WEBHOOK,
   createToken,
   gate,
+  PATIENCE_MS,
   PING,
   REDELIVER,
   REVOKE,
@@ -532,7 +533,7 @@ const redeliverPurged: Case = {
     expectNone(stage, 'no delivery is without its event', steps)
     let code: string | undefined = 'none'
     // A machine that is full is UNAVAILABLE, and is asked again.
-    await within(30_000, async () => {
+    await within(PATIENCE_MS, async () => {
       code = (await client('{ deliveries { id event { id } } }')).code
       return code !== 'UNAVAILABLE'
     })

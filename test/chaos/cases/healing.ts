@@ -47,7 +47,7 @@ type Away = Awaited<ReturnType<typeof away>>
 const expectHealed = async (stage: Stage, { id, count }: Away): Promise<void> => {
   // A hundred events are queued at a time, with a rest after each.
   await until('it is healed', () => isHealed(stage), 120_000 + 20 * count, 200)
-  await untilSettled(stage, 120_000)
+  await untilSettled(stage)
   const missing = await stage.sql.number(
     `SELECT COUNT(*) FROM events e JOIN webhooks w ON w.id = ? AND w.created_at <= e.created_at
      WHERE e.type <> 'ping' AND e.about_webhook_id IS NULL AND NOT EXISTS (

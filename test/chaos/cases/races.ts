@@ -181,7 +181,7 @@ const races: Case = {
       AT_ONCE,
     )
     stage.say(`${made} operations in ${Math.round((Date.now() - since) / 1000)} s`)
-    await untilSettled(stage, 120_000)
+    await untilSettled(stage)
     await wait(1_500)
     isOver = true
     await sampling

@@ -145,7 +145,7 @@ const behind: Case = {
       },
       20,
     )
-    await untilSettled(stage, 120_000)
+    await untilSettled(stage)
     const median = percentile(latencies, 50)
     stage.expect(
       'new events do not wait for what is recovered',

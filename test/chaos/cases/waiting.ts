@@ -347,7 +347,7 @@ const terminated: Case = {
       by?.mend()
       for (const end of ends.splice(0)) await end()
       const next = await stage.server()
-      await untilSettled(stage, 120_000)
+      await untilSettled(stage)
       const owed = await stage.sql.number(
         `SELECT COUNT(*) FROM deliveries WHERE webhook_id = ? AND status <> 'delivered'`,
         [id],

@@ -109,11 +109,14 @@ export const createToken = async (
   return { id: accessToken.id, apiKey, apiSecret: secret }
 }
 
+/** Patience with a machine that has much else to do: it is no promise, and what comes sooner is not waited for. */
+export const PATIENCE_MS = 120_000
+
 /** Waits until something holds. Throws, saying what, when it does not within `withinMs`. */
 export const until = async (
   what: string,
   holds: () => boolean | Promise<boolean>,
-  withinMs = 30_000,
+  withinMs = PATIENCE_MS,
   everyMs = 50,
 ): Promise<void> => {
   const giveUpAt = Date.now() + withinMs
@@ -141,7 +144,7 @@ export const gate = (): { opened: Promise<void>; open: () => void } => {
 }
 
 /** Waits until nothing is pending. */
-export const untilSettled = (stage: Stage, withinMs = 90_000): Promise<void> =>
+export const untilSettled = (stage: Stage, withinMs = PATIENCE_MS): Promise<void> =>
   until(
     'nothing is owed',
     async () => (await stage.sql.number('SELECT COUNT(*) FROM delivery_queue')) === 0,
