@@ -188,7 +188,8 @@ export const pingStored = async (
   }
   const first = { lease, attempt: 1, failureCount: 0, throttledSinceMs: null, line: null }
   const claimed = { deliveryId, eventId, webhookId, epoch, recovered: false, ...first }
-  await loop.deliverNow(claimed)
+  // What could not begin in time is given back, and whoever claims it sends it.
+  if (!(await loop.deliverNow(claimed))) await attemptOf(database, deliveryId)
   await healSoon(database, { deliveryId, webhookId, now })
   return { deliveryId }
 }
@@ -202,12 +203,13 @@ const healSoon = async (
   if (answered.length > 0) await pingSoon(knex, webhookId, now)
 }
 
-/** How often it is looked up whether a client has answered. */
+/** How often it is looked up whether an attempt was made. */
 const LOOK_MS = 250
 
-/** Waits until a client has answered, but not longer than an endpoint may take: then the delivery is still pending. */
+/** Waits for the attempt of a client or another claim, but no longer than an endpoint may take. */
 const attemptOf = async ({ knex }: Database, deliveryId: string): Promise<void> => {
+  const waiting = `SELECT 1 FROM deliveries WHERE id = ? AND status = 'pending' AND attempt_count = 0`
   for (const until = performance.now() + PING_MS; performance.now() < until; await sleep(LOOK_MS)) {
-    if ((await rows(knex, 'SELECT 1 FROM attempts WHERE delivery_id = ?', [deliveryId])).length > 0) return
+    if ((await rows(knex, waiting, [deliveryId])).length === 0) return
   }
 }

@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict'
 import { after, afterEach, before, it } from 'node:test'
 import { Claims } from '../../server/delivery/claims.ts'
+import type { DeliveryLoop } from '../../server/delivery/loop.ts'
 import { pingStored } from '../../server/delivery/ping.ts'
 import { Places } from '../../server/delivery/places.ts'
+import { putBack } from '../../server/delivery/queue.ts'
 import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { recoverDeliveries } from '../../server/domain/recovery.ts'
@@ -157,6 +159,19 @@ describeEachEngine('a change of a webhook with thousands of deliveries pending',
     await assert.rejects(pingStored(tools, id), { code: 'CONFLICT' })
     assert.equal(await fixture.count('delivery_queue'), 0)
     assert.equal(requests.length, 0)
+  })
+
+  it('waits for its ping where that could not begin in time, and is sent by whoever claims it', async () => {
+    const { url, requests } = await receiver()
+    const id = await fixture.webhook(url)
+    const late: DeliveryLoop = Object.create(await fixture.startLoop())
+    late.deliverNow = async claimed => {
+      await putBack(fixture.database, [claimed], { dueAt: clock.now(), now: clock.now() })
+      return undefined
+    }
+    await pingStored({ change: changeBy(await admin(id)), loop: late, database: fixture.database }, id)
+    const { status, attempt_count } = await fixture.delivery(id)
+    assert.deepEqual([status, attempt_count, requests.length], ['delivered', 1, 1])
   })
 
   for (const [headers, what] of [

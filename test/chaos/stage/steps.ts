@@ -2,7 +2,7 @@ import type { DatabaseProxy } from '../proxy.ts'
 import { atMost } from './stage.ts'
 
 /** Periodic statements of a process. */
-const OWN = /TIMESTAMPDIFF|^\s*SET SESSION|SELECT VERSION\(\)|FROM signing_keys|^\s*SELECT 1\s*;?\s*$/i
+const OWN = /TIMESTAMPDIFF|^\s*SET SESSION|SELECT VERSION\(\)|FROM signing_keys|\bpull_clients\b|^\s*SELECT 1\s*;?\s*$/i
 /** The concurrent action may wait for a lock of the held statement, which is released after this time. */
 const MEANWHILE_MS = 2_000
 const MOST_STEPS = 60
