@@ -20,6 +20,8 @@ const LOCKED_PART = 1 / 5
 const OTHER_WAITS_MS = 25_000
 const TWICE = 2
 const AGAIN_MS = 60_000
+/** How often it is tried to meet a statement that an undisturbed run makes. */
+const MEETINGS = 3
 const ROLES = 'api,delivery,scheduler'
 /** Most of a meeting is waiting. */
 const AT_ONCE = 4
@@ -316,6 +318,18 @@ const meet = async (stage: Stage, ground: Ground, meeting: Meeting): Promise<Met
   return met
 }
 
+const shown = ({ readyMs, lockedS }: Met): string => `ready after ${readyMs} ms, locked ${lockedS.toFixed(0)} s`
+
+/** A look of the loop or the schedule may have fallen into both runs in which statements were counted. */
+const meetSurely = async (stage: Stage, ground: Ground, meeting: Meeting): Promise<Met | 'by chance' | undefined> => {
+  for (let n = 0; n < MEETINGS; n++) {
+    const met = await meet(stage, ground, meeting)
+    if (met) return met
+    if (!(await statementsOnce(stage, ground, meeting.doing)).has(meeting.shape)) return 'by chance'
+  }
+  return undefined
+}
+
 /** How long a start takes while the grounds' others start as well, and two processes are at each. */
 const undisturbedMs = async (stage: Stage, ground: Ground): Promise<number> => {
   const doing = DOINGS[0]!
@@ -356,15 +370,16 @@ const meetAll = async (stage: Stage, doing: Doing): Promise<void> => {
     .slice(0, stage.size(usual))
     .map(({ shape, fault }): Meeting => ({ doing, shape, fault, readyWithinMs, lockedWithinS }))
   const wrong: string[] = []
-  const found = { met: 0, readyMs: 0, lockedS: 0 }
+  const found = { met: 0, byChance: 0, readyMs: 0, lockedS: 0 }
   let next = 0
   const meetInTurn = async (ground: Ground): Promise<void> => {
     while (next < meetings.length) {
       const meeting = meetings[next++]!
       const what = `${meeting.fault} at ${meeting.shape.slice(0, 90)}`
-      const met = await meet(stage, ground, meeting)
-      stage.say(met ? `${what}: ready after ${met.readyMs} ms, locked ${met.lockedS.toFixed(0)} s` : `${what}: not met`)
-      if (!met) continue
+      const met = await meetSurely(stage, ground, meeting)
+      if (met === 'by chance') found.byChance += 1
+      stage.say(`${what}: ${typeof met === 'object' ? shown(met) : (met ?? 'not met')}`)
+      if (typeof met !== 'object') continue
       found.met += 1
       found.readyMs = Math.max(found.readyMs, met.readyMs)
       found.lockedS = Math.max(found.lockedS, met.lockedS)
@@ -372,8 +387,9 @@ const meetAll = async (stage: Stage, doing: Doing): Promise<void> => {
     }
   }
   await Promise.all(grounds.map(meetInTurn))
-  const count = `${found.met} of ${meetings.length}, at ${shapes.length} statements`
-  stage.expect('the statements were met', found.met > 0 && found.met >= 0.9 * meetings.length, count)
+  const count = `${found.met} of ${meetings.length}, at ${shapes.length} statements; ${found.byChance} came by chance`
+  const ownMeetings = meetings.length - found.byChance
+  stage.expect('the statements were met', found.met > 0 && found.met >= 0.9 * ownMeetings, count)
   const seen = `another was ready after ${found.readyMs} ms, locks were held for ${found.lockedS.toFixed(1)} s, at most`
   stage.expect('another could start, and the first went on or ended', wrong.length === 0, wrong.join('; ') || seen)
 }
