@@ -19,7 +19,6 @@ import { ALL, type Case, SHARED } from './case.ts'
 // it waits.
 
 const ANSWER_AFTER_MS = 10_000
-const STOPPED_WITHIN_MS = 1_000
 
 /** Servers that share the database: two, or one on SQLite. What waits in one of two is twice as much. */
 const serversOf = async (stage: Stage) => {
@@ -42,12 +41,13 @@ const slowAnswer = (nth: number): Reply => ({ status: 200, afterMs: nth % 8 === 
 const expectStopped = async (stage: Stage, endpoint: Endpoint, stoppedAt: number, after: string): Promise<void> => {
   const before = endpoint.arrivals.length
   await wait(ANSWER_AFTER_MS + 3_000)
-  const late = endpoint.arrivals.filter(({ at }) => at > stoppedAt + STOPPED_WITHIN_MS)
+  const late = endpoint.arrivals.filter(({ at }) => at > stoppedAt + stage.stoppedWithinMs())
   const last = Math.max(0, ...late.map(({ at }) => at - stoppedAt))
   stage.expect(
     `no request begins more than 1 s after ${after}`,
     late.length === 0,
-    `${late.length} began later${late.length > 0 ? `, the last ${last} ms after` : ''}; ${before} before`,
+    `${late.length} began later than ${stage.stoppedWithinMs()} ms after` +
+      `${late.length > 0 ? `, the last ${last} ms` : ''}; ${before} before`,
   )
 }
 
@@ -152,7 +152,7 @@ const heldElsewhere: Case = {
     // Clients pass many answers on, and a server is told by one of them.
     if (stage.isPulled) told = Date.now()
     await wait(heldUntil - Date.now())
-    const late = endpoint.arrivals.filter(({ at }) => at > told! + STOPPED_WITHIN_MS && at < heldUntil)
+    const late = endpoint.arrivals.filter(({ at }) => at > told! + stage.stoppedWithinMs() && at < heldUntil)
     const before = endpoint.arrivals.filter(({ at }) => at <= told!).length
     stage.expect(
       'no request begins from 1 s after the 429 until the time that it named',

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import path from 'node:path'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { setTimeout as wait } from 'node:timers/promises'
 import { connect } from '../../../server/database/connect.ts'
 import { createAccessToken } from '../../../server/domain/access-tokens.ts'
@@ -36,6 +37,11 @@ export type Stage = {
   operator(args: string[], databaseUrl?: string, env?: Record<string, string>): Tidings
   client(server: Server, credentials?: Credentials): Client
   world(client: Client): Promise<World>
+  /**
+   * How long after a stop an endpoint may see a request begin: a second, and as long as this process, whose endpoints
+   * they are, has stood still at most. The machine may have been full.
+   */
+  stoppedWithinMs(): number
   /** Registers work for the end of the case, whatever its result. */
   after(work: () => unknown): void
   /** Logs what the case is doing. */
@@ -182,6 +188,7 @@ export type StageOptions = {
   exclude: (pid: number) => void
 }
 
+const STOPPED_WITHIN_MS = 1_000
 const LAST_LINES = 20
 const LONGEST_LINE = 1_000
 
@@ -256,6 +263,9 @@ export const openStage = async (
       return server
     }
     after(pullers.stop)
+    const stood = monitorEventLoopDelay({ resolution: 10 })
+    stood.enable()
+    after(() => stood.disable())
     const stage: Stage = {
       engine: sql.engine,
       sql,
@@ -296,6 +306,7 @@ export const openStage = async (
         return isPulled ? pullers.clientOf(client, credentials, documents) : client
       },
       world: createWorld,
+      stoppedWithinMs: () => STOPPED_WITHIN_MS + Math.round(stood.max / 1e6),
       after,
       say: given.onLine,
       expect(sentence, holds, seen) {
