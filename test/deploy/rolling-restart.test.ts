@@ -14,22 +14,25 @@ import { sendGraphql } from '../support/server.ts'
 import { unlessFullSize } from '../support/size.ts'
 
 const CLIENTS = 8
+const TRIES = 3
 
 for (const proxy of proxies) {
   describe(`two servers behind ${proxy.name}, as deploy/${proxy.file} has it`, {
     skip: missing(proxy) || unlessFullSize,
   }, () => {
     for (const engine of engines.filter(name => name !== 'sqlite')) {
-      it(`are restarted one after the other, and no request is lost (${engine})`, () => {
-        const restart = () => restartBehind(proxy, engine)
+      it(`are restarted one after the other, and no request is lost (${engine})`, async () => {
+        let lost = await restartBehind(proxy, engine)
         // A close resets what arrives in its last millisecond, in which a machine that has much else to do may pause.
-        return restart().catch(restart).catch(restart)
+        for (let n = 1; lost !== '' && n < TRIES; n++) lost = await restartBehind(proxy, engine)
+        assert.equal(lost, '')
       })
     }
   })
 }
 
-const restartBehind = async (proxy: ProxyServer, engine: string): Promise<void> => {
+/** Returns what was lost, with what the proxy says of it. */
+const restartBehind = async (proxy: ProxyServer, engine: string): Promise<string> => {
   const folder = mkdtempSync(path.join(tmpdir(), 'tidings-rolling-'))
   const stops: (() => unknown)[] = [() => rmSync(folder, { recursive: true, force: true })]
   try {
@@ -85,11 +88,12 @@ const restartBehind = async (proxy: ProxyServer, engine: string): Promise<void> 
     for (const n of [0, 1, 0]) await restart(n)
     isOver = true
     await Promise.all(clients)
-    const errors = path.join(folder, 'errors')
-    assert.deepEqual(lost, [], `${lost.join('\n')}\n${existsSync(errors) ? readFileSync(errors, 'utf8') : ''}`)
     const names: string[] = await given.database.knex('users').pluck('name')
     assert.equal(new Set(names).size, names.length, 'no change was made twice')
     assert.ok(answered > 150, `${answered} requests were answered`)
+    if (lost.length === 0) return ''
+    const errors = path.join(folder, 'errors')
+    return `${lost.join('\n')}\n${existsSync(errors) ? readFileSync(errors, 'utf8') : ''}`
   } finally {
     for (const stop of stops.reverse()) await stop()
   }

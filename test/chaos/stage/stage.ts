@@ -39,7 +39,7 @@ export type Stage = {
   world(client: Client): Promise<World>
   /**
    * How long after a stop an endpoint may see a request begin: a second, and as long as this process, whose endpoints
-   * they are, has stood still at most. The machine may have been full.
+   * they are, has stood still at most. The machine may have been full. What clients pull begins by a server's clock.
    */
   stoppedWithinMs(): number
   /** Registers work for the end of the case, whatever its result. */
@@ -306,7 +306,7 @@ export const openStage = async (
         return isPulled ? pullers.clientOf(client, credentials, documents) : client
       },
       world: createWorld,
-      stoppedWithinMs: () => STOPPED_WITHIN_MS + Math.round(stood.max / 1e6),
+      stoppedWithinMs: () => STOPPED_WITHIN_MS + (isPulled ? 0 : Math.round(stood.max / 1e6)),
       after,
       say: given.onLine,
       expect(sentence, holds, seen) {
