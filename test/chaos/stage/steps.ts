@@ -1,8 +1,21 @@
 import type { DatabaseProxy } from '../proxy.ts'
 import { atMost } from './stage.ts'
 
-/** Periodic statements of a process. */
-const OWN = /TIMESTAMPDIFF|^\s*SET SESSION|SELECT VERSION\(\)|FROM signing_keys|\bpull_clients\b|^\s*SELECT 1\s*;?\s*$/i
+/** Periodic statements of a process: of its clock, its pool, its keys, its clients that wait, and of its readiness. */
+const OWN = new RegExp(
+  [
+    'TIMESTAMPDIFF',
+    String.raw`^\s*SET SESSION`,
+    String.raw`SELECT VERSION\(\)`,
+    String.raw`^\s*SELECT 1\s*;?\s*$`,
+    'FROM signing_keys',
+    String.raw`\bpull_clients\b`,
+    'FROM knex_migrations',
+    // The row that is written and deleted to see that the database can be written.
+    "used_signatures.*'check ",
+  ].join('|'),
+  'i',
+)
 /** The concurrent action may wait for a lock of the held statement, which is released after this time. */
 const MEANWHILE_MS = 2_000
 const MOST_STEPS = 60
