@@ -4,7 +4,7 @@ import { type Client, done } from '../stage/client.ts'
 import type { Endpoint } from '../stage/endpoint.ts'
 import { fillEvents } from '../stage/filling.ts'
 import type { Server } from '../stage/processes.ts'
-import { type Stage, times, until, untilSettled } from '../stage/stage.ts'
+import { PATIENCE_MS, type Stage, times, until, untilSettled } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
 // A webhook that heals itself, in the hands of real processes that die, freeze, and wake. The waits of ten minutes and
@@ -74,7 +74,7 @@ const why = async (stage: Stage, client: Client, { id }: Away): Promise<string> 
     'an answer',
     () => client(WHY, { webhookId: id, eventId: first!.event_id }),
     ({ code }) => code !== 'UNAVAILABLE',
-    { timeoutMs: 60_000, everyMs: 500 },
+    { timeoutMs: PATIENCE_MS, everyMs: 500 },
   )
   const { verdict, reasons } = data.explainDelivery
   return `${verdict}: ${reasons.map(({ code }: { code: string }) => code).join(', ')}`
@@ -118,7 +118,7 @@ const frozen: Case = {
       stage.say(`frozen ${moment}`)
       const lease = await leaseOf(stage)
       await goesOn(stage, given, async () => {
-        await until('another goes on', async () => (await leaseOf(stage)) !== lease, 60_000)
+        await until('another goes on', async () => (await leaseOf(stage)) !== lease)
         first.signal('SIGCONT')
       })
       first.signal('SIGKILL')
@@ -172,7 +172,7 @@ const restarted: Case = {
     for (let kills = 0; kills < 6 && !(await isHealed(stage)); kills++) {
       const before = await queued()
       await passTime(stage)
-      await until('it goes on', async () => (await queued()) > before || (await isHealed(stage)), 60_000, 5)
+      await until('it goes on', async () => (await queued()) > before || (await isHealed(stage)), PATIENCE_MS, 5)
       server.signal('SIGKILL')
       await server.ended
       stage.say(`killed after ${await queued()} of ${given.count} were queued`)
@@ -221,7 +221,7 @@ const ordered: Case = {
     const clients = others.map(server => stage.client(server))
     const given = await away(stage, clients[0]!, CREATE_ORDERED)
     await times(12, n => done(given.world.submit(clients[n % 2]!, n % 3)))
-    await untilSettled(stage, 60_000)
+    await untilSettled(stage)
     // Nobody but the first looks at what is due.
     const hold = by.hold(MOMENTS['in the middle of queueing a page']!)
     for (const other of others) other.signal('SIGSTOP')

@@ -11,6 +11,7 @@ import {
   UPSERT_PROJECT,
   UPSERT_WEBHOOK,
   until,
+  untilSettled,
   type World,
 } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
@@ -104,11 +105,7 @@ const urlChanged: Case = {
     await fill(stage, { endpoint: old, webhookId: id, project: world.projects[0]!, count })
     await done(client(UPSERT_WEBHOOK, { id, url: next.url }))
     await expectStopped(stage, old, Date.now(), 'its webhook was given another url')
-    await until(
-      'nothing is owed',
-      async () => (await stage.sql.number('SELECT COUNT(*) FROM delivery_queue')) === 0,
-      60_000,
-    )
+    await untilSettled(stage)
     const reached = new Set([...old.byId().keys(), ...next.byId().keys()])
     stage.expect(
       'what waited goes to the new url',

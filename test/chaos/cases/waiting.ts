@@ -261,7 +261,7 @@ const starting: Case = {
       by.refuse()
       await wait(2_000)
       by.mend()
-      const isReady = await server.untilReady(20_000).then(
+      const isReady = await server.untilReady().then(
         () => true,
         () => false,
       )
