@@ -120,10 +120,12 @@ const runCase = async (
       exclude: care.exclude,
     })
     expectations = opened.expectations
+    let isWell = false
     try {
       await it.run(opened.stage)
+      isWell = expectations.every(({ holds }) => holds)
     } finally {
-      if (!expectations.every(({ holds }) => holds)) for (const line of opened.written()) onLine(line)
+      if (!isWell) for (const line of opened.written()) onLine(line)
       await opened.clear()
     }
   } catch (error) {

@@ -1,10 +1,9 @@
-import { eventually } from '../../support/eventually.ts'
 import type { DatabaseProxy } from '../proxy.ts'
 import { type Client, done } from '../stage/client.ts'
 import type { Endpoint } from '../stage/endpoint.ts'
 import { fillEvents } from '../stage/filling.ts'
 import type { Server } from '../stage/processes.ts'
-import { PATIENCE_MS, type Stage, times, until, untilSettled } from '../stage/stage.ts'
+import { PATIENCE_MS, type Stage, times, until, untilAnswered, untilSettled } from '../stage/stage.ts'
 import { ALL, type Case, SHARED } from './case.ts'
 
 // A webhook that heals itself, in the hands of real processes that die, freeze, and wake. The waits of ten minutes and
@@ -69,13 +68,7 @@ const why = async (stage: Stage, client: Client, { id }: Away): Promise<string> 
     `SELECT event_id FROM deliveries WHERE webhook_id = ? AND event_type <> 'ping' ORDER BY created_at LIMIT 1`,
     [id],
   )
-  // Its first query may come before a busy machine has a process that answers it.
-  const { data } = await eventually(
-    'an answer',
-    () => client(WHY, { webhookId: id, eventId: first!.event_id }),
-    ({ code }) => code !== 'UNAVAILABLE',
-    { timeoutMs: PATIENCE_MS, everyMs: 500 },
-  )
+  const { data } = await untilAnswered(() => client(WHY, { webhookId: id, eventId: first!.event_id }))
   const { verdict, reasons } = data.explainDelivery
   return `${verdict}: ${reasons.map(({ code }: { code: string }) => code).join(', ')}`
 }

@@ -20,6 +20,7 @@ import {
   UPSERT_PROJECT,
   UPSERT_USER,
   UPSERT_WEBHOOK,
+  untilAnswered,
   untilSettled,
 } from '../stage/stage.ts'
 import { atEachStatement, shown } from '../stage/steps.ts'
@@ -337,14 +338,10 @@ const walk: Case = {
       const changed = new Set<string>()
       let last: { id: string; status: string } | undefined
       for (;;) {
-        const page = await client(query, {
-          query: {
-            selector: { projectId },
-            sort: ['status'],
-            limit: 10,
-            ...(last && { after: last.id, ...(withValues && { afterValues: [last.status] }) }),
-          },
-        })
+        const from = last && { after: last.id, ...(withValues && { afterValues: [last.status] }) }
+        const page = await untilAnswered(() =>
+          client(query, { query: { selector: { projectId }, sort: ['status'], limit: 10, ...from } }),
+        )
         if (page.code) return { code: page.code, missed: count, doubled: 0 }
         const rows = page.data.projectReports as { id: string; status: string }[]
         for (const { id } of rows) seen.set(id, (seen.get(id) ?? 0) + 1)

@@ -6,9 +6,10 @@ import { connect } from '../../../server/database/connect.ts'
 import { createAccessToken } from '../../../server/domain/access-tokens.ts'
 import { createSealer } from '../../../server/keys/seal.ts'
 import { databaseFile } from '../../../shared/database-url.ts'
+import { eventually } from '../../support/eventually.ts'
 import { giveSchema } from '../../support/templates.ts'
 import { type DatabaseProxy, startProxy } from '../proxy.ts'
-import { type Client, type Credentials, clientOf, done } from './client.ts'
+import { type Answer, type Client, type Credentials, clientOf, done } from './client.ts'
 import { type Endpoint, startEndpoint } from './endpoint.ts'
 import { type Server, startServer, startTidings, type Tidings } from './processes.ts'
 import { createPullers } from './pullers.ts'
@@ -138,6 +139,12 @@ export const within = (ms: number, holds: () => boolean | Promise<boolean>): Pro
     () => true,
     () => false,
   )
+
+const NOT_IN_TIME: readonly unknown[] = ['UNAVAILABLE', 'QUERY_TOO_COMPLEX']
+
+/** The answer to a query that is not complex. A busy machine may give it no process in time, or that no time. */
+export const untilAnswered = (ask: () => Promise<Answer>): Promise<Answer> =>
+  eventually('an answer', ask, ({ code }) => !NOT_IN_TIME.includes(code), { timeoutMs: PATIENCE_MS, everyMs: 500 })
 
 /** The result of a promise, or undefined if it takes longer. */
 export const atMost = <T>(ms: number, promise: Promise<T>): Promise<T | undefined> =>
