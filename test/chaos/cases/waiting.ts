@@ -142,9 +142,19 @@ const darkClaim: Case = {
 /** What the slowest take where nothing else runs on the machine. */
 const QUIET_P99_MS = 75
 
+type Lateness = Record<'p50' | 'p90' | 'p99', number>
+
+/** Whether first attempts are more than twice as late. The machine's own noise does not count. */
+const isLater = (together: Lateness, alone: Lateness): boolean => {
+  // A busy machine makes the slowest of them late, whatever is beside them.
+  const tail = alone.p99 <= QUIET_P99_MS ? 'p99' : 'p90'
+  return together[tail] > Math.max(2 * alone[tail], 150) || together.p50 > Math.max(2 * alone.p50, 40)
+}
+
 /**
  * First attempts of one webhook with and without something beside it: at most twice as late. Alone is before and after,
- * for what changes on the machine meanwhile, and the slower of them counts.
+ * for what changes on the machine meanwhile, and the slower of them counts. Where they are later, it may be the machine
+ * for a moment: they are late if they are so in two of three windows.
  */
 const beside = async (
   given: { stage: Stage; world: World; client: Client; endpoint: Endpoint },
@@ -152,7 +162,7 @@ const beside = async (
   end: () => Promise<unknown>,
 ) => {
   const { stage } = given
-  const measure = async (name: string) => {
+  const measure = async (name: string): Promise<Lateness> => {
     const { latencies } = await steadily(given, 20_000)
     const [p50, p90, p99] = [50, 90, 99].map(part => percentile(latencies, part)) as [number, number, number]
     stage.say(`${name}: median ${p50} ms, p90 ${p90} ms, p99 ${p99} ms, of ${latencies.length}`)
@@ -161,19 +171,20 @@ const beside = async (
   await steadily(given, 3_000)
   const before = await measure('alone')
   await begin()
-  const together = await measure('together')
+  const together = [await measure('together')]
+  if (isLater(together[0]!, before)) together.push(await measure('together again'), await measure('and again'))
   await end()
   await untilSettled(stage)
   const afterwards = await measure('alone again')
-  const slower = (part: keyof typeof before) => Math.max(before[part], afterwards[part])
+  const slower = (part: keyof Lateness) => Math.max(before[part], afterwards[part])
   const alone = { p50: slower('p50'), p90: slower('p90'), p99: slower('p99') }
-  // A busy machine makes the slowest of them late, whatever is beside them.
-  const tail = alone.p99 <= QUIET_P99_MS ? ('p99' as const) : ('p90' as const)
+  const late = together.filter(window => isLater(window, alone))
   stage.expect(
     'the first attempts of another webhook come at most twice as late',
-    // The machine's own noise does not count.
-    together[tail] <= Math.max(2 * alone[tail], 150) && together.p50 <= Math.max(2 * alone.p50, 40),
-    `median ${alone.p50} to ${together.p50} ms, ${tail} ${alone[tail]} to ${together[tail]} ms`,
+    late.length < together.length / 2,
+    `${late.length} of ${together.length} windows are later; ` +
+      `median ${alone.p50} to ${together.map(({ p50 }) => p50).join(', ')} ms, ` +
+      `p90 ${alone.p90} to ${together.map(({ p90 }) => p90).join(', ')} ms`,
   )
 }
 
