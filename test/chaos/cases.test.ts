@@ -3,14 +3,16 @@ import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { after, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
+import { BUSY, createMeter } from '../../scripts/suite/schedule.js'
 import { engines } from '../support/databases.ts'
 import { isAtFullSize } from '../support/size.ts'
 import { namedServers } from '../support/templates.ts'
 import type { Order, Report } from './case-worker.ts'
 import { cases } from './cases/index.ts'
 
-/** Most cases wait, for a lease or a stall. */
-const AT_ONCE = 8
+/** Most cases wait, for a lease or a stall. Beyond the least, one begins each second while there is processor time. */
+const AT_ONCE = { least: 5, most: 8 }
+const LOOK_MS = 1_000
 /** Of cases whose own size takes minutes. */
 const SIZES: Record<string, number> = {
   'pending-429': 5_000,
@@ -58,17 +60,44 @@ const runCase = async (name: string, engine: string, isOwn = false, size = SIZES
   assert.ok(isGreen, said)
 }
 
+const waiting: (() => void)[] = []
+let running = 0
+
+const beginIf = (mayBegin: boolean): void => {
+  const next = mayBegin ? waiting.shift() : undefined
+  if (!next) return
+  running += 1
+  next()
+}
+
+/** Runs it when it is its turn. */
+const inTurn = async (work: () => Promise<void>): Promise<void> => {
+  const turn = new Promise<void>(resolve => waiting.push(resolve))
+  beginIf(running < AT_ONCE.least)
+  await turn
+  try {
+    await work()
+  } finally {
+    running -= 1
+    beginIf(running < AT_ONCE.least)
+  }
+}
+
+const busyShare = createMeter()
+const looking = setInterval(() => beginIf(busyShare() < BUSY && running < AT_ONCE.most), LOOK_MS)
+
 after(() => {
+  clearInterval(looking)
   for (const worker of idle) worker.disconnect()
 })
 
 if (isAtFullSize)
-  describe('cases', { concurrency: AT_ONCE }, () => {
+  describe('cases', { concurrency: true }, () => {
     for (const { name, says, engines: of, needsOwnServer = false } of cases.toSorted(
       (one, other) => placeOf(one.name) - placeOf(other.name),
     )) {
       for (const engine of families.filter(family => of.some(one => one === family))) {
-        it(`${name} (${engine}): ${says}`, () => runCase(name, engine, needsOwnServer))
+        it(`${name} (${engine}): ${says}`, () => inTurn(() => runCase(name, engine, needsOwnServer)))
       }
     }
   })
