@@ -520,7 +520,7 @@ const CASES: Case[] = [
     make: async () => {
       const [webhookId, eventId] = [await webhook(), await event()]
       await delivery(webhookId, eventId, { status: 'dropped', tried: failed(500, 11) })
-      await delivery(webhookId, eventId, { status: 'rejected', tried: [{ code: 403 }] })
+      await delivery(webhookId, eventId, { status: 'rejected', tried: [{ code: 403 }], created_at: NOW - HOUR / 2 })
       return { webhookId, eventId }
     },
     ...{ verdict: 'failed', codes: ['refused', 'sent_again'], next: REDELIVER },

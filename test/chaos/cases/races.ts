@@ -395,8 +395,8 @@ const expectNoMachinery = (stage: Stage, history: Done[]): void => {
   stage.expect(
     'no client sees the machinery',
     late.length === machinery.length && late.length <= mostLate,
-    `${[...kinds].map(([what, list]) => `${list.length} × ${what}`).join(', ') || 'none'} of ${history.length} answers, ` +
-      `one in ten after ${slowMs} ms`,
+    `${[...kinds].map(([what, list]) => `${list.length} × ${what}`).join(', ') || 'none'} ` +
+      `of ${history.length} answers, one in ten after ${slowMs} ms`,
   )
 }
 
