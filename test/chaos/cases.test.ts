@@ -27,11 +27,15 @@ const SIZES: Record<string, number> = {
   starting: 6,
 }
 
-/** What takes longest begins first, so that nothing is waited for alone. */
+/**
+ * What takes longest begins first, so that nothing is waited for alone; those that start many processes at once, one
+ * after the other.
+ */
 const LONGEST = [
-  ...['interrupted', 'terminated', 'migrate-killed', 'start-statements', 'sent-again', 'sent-again-killed'],
-  ...['raced-webhooks', 'ping-disabled', 'dark-mutation', 'cancelled-delivered', 'history-429', 'recovery-behind'],
-  ...['redeliver-purged', 'migrate-statements', 'revoke-statements', 'rotate-statements', 'reseal-statements'],
+  ...['interrupted', 'terminated', 'migrate-killed', 'sent-again', 'stop-statements', 'sent-again-killed'],
+  ...['raced-webhooks', 'start-statements', 'ping-disabled', 'dark-mutation', 'migrate-statements'],
+  ...['cancelled-delivered', 'history-429', 'revoke-statements', 'recovery-behind', 'redeliver-purged'],
+  ...['rotate-statements', 'url-changed', 'held-elsewhere', 'reseal-statements'],
 ]
 const placeOf = (name: string): number => (LONGEST.includes(name) ? LONGEST.indexOf(name) : LONGEST.length)
 
