@@ -11,7 +11,7 @@ import type { Order, Report } from './case-worker.ts'
 import { cases } from './cases/index.ts'
 
 /** Most cases wait, for a lease or a stall. Beyond the least, one begins each second while there is processor time. */
-const AT_ONCE = { least: 4, most: 8 }
+const AT_ONCE = { least: 6, most: 8 }
 const LOOK_MS = 1_000
 /** Of cases whose own size takes minutes. */
 const SIZES: Record<string, number> = {
