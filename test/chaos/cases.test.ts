@@ -3,16 +3,18 @@ import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { after, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
-import { BUSY, createMeter } from '../../scripts/suite/schedule.js'
+import { createMeter } from '../../scripts/suite/schedule.js'
 import { engines } from '../support/databases.ts'
 import { isAtFullSize } from '../support/size.ts'
 import { namedServers } from '../support/templates.ts'
 import type { Order, Report } from './case-worker.ts'
 import { cases } from './cases/index.ts'
 
-/** Most cases wait, for a lease or a stall. Beyond the least, one begins each second while there is processor time. */
-const AT_ONCE = { least: 6, most: 8 }
+/** Most cases wait, for a lease or a stall. Beyond the least, one begins after each second that left a core a rest. */
+const AT_ONCE = { least: 5, most: 8 }
 const LOOK_MS = 1_000
+/** The share of the processor time of such a second. */
+const BUSY = 0.95
 /** Of cases whose own size takes minutes. */
 const SIZES: Record<string, number> = {
   'pending-429': 5_000,
