@@ -139,24 +139,26 @@ class Keys:
 
     def __init__(self, url, now=time.monotonic):
         self._url, self._now, self._lock = url, now, threading.Lock()
-        self._keys, self._fetched_at, self._failed_at, self._under_way = {}, -math.inf, -math.inf, None
+        self._set = ({}, -math.inf)  # the keys, and when they were fetched: replaced as one
+        self._failed_at, self._under_way = -math.inf, None
 
     def get(self, kid):
         """The Ed25519 public key of a kid, or None. Raises Refused if the keys cannot be fetched."""
-        known, age = kid in self._keys, self._now() - self._fetched_at
+        keys, fetched_at = self._set
+        known, age = kid in keys, self._now() - fetched_at
         if age < (self.REFRESH_AFTER if known else self.LEAST_BETWEEN):
-            return self._keys.get(kid)
+            return keys.get(kid)
         fetch, is_own = self._refresh()
         if known and age < self.FRESH:
-            return self._keys.get(kid)
-        if not known and self._keys and not is_own:
+            return keys.get(kid)
+        if not known and keys and not is_own:
             raise Refused("keys_unavailable")  # one stranger may wait, and not all threads
         try:
             fetch.result(self.TIMEOUT)
         except (Exception, FutureTimeout) as error:
             if not known or age > self.STALE:
                 raise Refused("keys_unavailable") from error
-        return self._keys.get(kid)
+        return self._set[0].get(kid)
 
     def _refresh(self):
         """The fetch that is under way, and whether the caller has begun it."""
@@ -180,7 +182,7 @@ class Keys:
             self._failed_at = self._now()
             future.set_exception(error)
         else:
-            self._keys, self._fetched_at = keys, started_at
+            self._set = (keys, started_at)
             future.set_result(None)
 
     def _read(self):

@@ -271,22 +271,24 @@ class TidingsReceiver
 
     def initialize(url, logger:, now: -> { Process.clock_gettime(Process::CLOCK_MONOTONIC) })
       @url, @logger, @now, @lock = URI(url), logger, now, Mutex.new
-      @keys, @fetched_at, @failed_at = {}, -Float::INFINITY, -Float::INFINITY
+      @set = [{}, -Float::INFINITY] # the keys, and when they were fetched: replaced as one
+      @failed_at = -Float::INFINITY
     end
 
     # The public key of a kid; nil if the issuer has none. Raises Refused if the keys cannot be fetched.
     def get(kid)
-      age = @now.call - @fetched_at
-      is_known = @keys.key?(kid)
+      keys, fetched_at = @set
+      age = @now.call - fetched_at
+      is_known = keys.key?(kid)
       if age >= (is_known ? REFRESH_AFTER : LEAST_BETWEEN)
         fetch, is_own = refresh
-        return @keys[kid] if is_known && age < FRESH
-        raise Refused, 'keys_unavailable' if !is_known && !@keys.empty? && !is_own # one stranger may wait, and not all threads
+        return keys[kid] if is_known && age < FRESH
+        raise Refused, 'keys_unavailable' if !is_known && !keys.empty? && !is_own # one stranger may wait, and not all threads
 
         is_done = fetch&.join(TIMEOUT) && fetch.value
         raise Refused, 'keys_unavailable' if !is_done && (!is_known || age > STALE)
       end
-      @keys[kid]
+      @set[0][kid]
     end
 
     private
@@ -303,8 +305,7 @@ class TidingsReceiver
     end
 
     def fetch(started_at)
-      @keys = usable(read)
-      @fetched_at = started_at
+      @set = [usable(read), started_at]
       true
     rescue StandardError => e
       @failed_at = @now.call
