@@ -8,7 +8,6 @@ import {
   CREATE_WEBHOOK,
   createToken,
   gate,
-  PATIENCE_MS,
   PING,
   REDELIVER,
   REVOKE,
@@ -472,7 +471,7 @@ const cancelUnseen: Case = {
       },
       async check({ id, old }: Given, { acted }: { acted: unknown }) {
         if (!isDone(acted)) stage.say(`the change of the url answered ${(acted as Answer).code}`)
-        const isDelivered = await within(PATIENCE_MS, async () => (await statusOf(id)) === 'delivered')
+        const isDelivered = await within(2_000, async () => (await statusOf(id)) === 'delivered')
         await old.close()
         await done(client(UPSERT_WEBHOOK, { id, status: 'disabled' }))
         return isDelivered ? undefined : `answered 200, and ${await statusOf(id)}`

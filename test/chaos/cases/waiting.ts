@@ -272,7 +272,7 @@ const starting: Case = {
       by.refuse()
       await wait(2_000)
       by.mend()
-      const isReady = await server.untilReady().then(
+      const isReady = await server.untilReady(20_000).then(
         () => true,
         () => false,
       )
