@@ -259,7 +259,7 @@ const variants: [
       [
         'takes a key that the kid does not name',
         'kid = header.get("kid")',
-        'self._keys.get(header.get("kid")); kid = next(iter(self._keys._keys), None)',
+        'self._keys.get(header.get("kid")); kid = next(iter(self._keys._set[0]), None)',
         ['unknown_key'],
       ],
       [
