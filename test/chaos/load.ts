@@ -23,8 +23,8 @@ export type Target = { url: string; avoidUntil: number }
 
 const ANSWER_WITHIN_MS = 12_000
 const AVOID_MS = 2_000
-/** The most requests under way, so that the load is what the servers can bear. */
-const MOST_UNDER_WAY = 400
+/** The most requests under way, in seconds of the rate: servers that come back are given what they can bear. */
+const MOST_UNDER_WAY_S = 3
 const APPROVED_PART = 0.2
 const TICK_MS = 20
 /** Far from the quarters that a scheduler opens reports of. */
@@ -128,7 +128,7 @@ export const startLoad = (given: { world: World; rate: number; seed: number; tar
   const ticking = setInterval(() => {
     const owed = Math.floor(((performance.now() - startedAt) / 1000) * rate) - issued
     issued += owed
-    for (let n = Math.min(owed, MOST_UNDER_WAY - underWay.size); n > 0; n--) {
+    for (let n = Math.min(owed, MOST_UNDER_WAY_S * rate - underWay.size); n > 0; n--) {
       const id = approvable.pop()
       const one: Promise<void> = (id ? approveNext(id) : submitNext())
         .catch(() => {})
