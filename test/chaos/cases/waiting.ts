@@ -57,6 +57,16 @@ const steadily = async (
   return { latencies, longestGapMs, submitted: underWay.length, refused }
 }
 
+/** What seems wrong may be the machine for a moment: then two more windows are measured. */
+const oneOrThree = async <Window>(measure: () => Promise<Window>, isWrong: (window: Window) => boolean) => {
+  const first = await measure()
+  return isWrong(first) ? [first, await measure(), await measure()] : [first]
+}
+
+/** Of one window that one, of three two of them. */
+const areMostly = <Window>(windows: Window[], isWrong: (window: Window) => boolean): boolean =>
+  windows.filter(isWrong).length > windows.length / 2
+
 /** Goes dark: nothing of it reaches anybody, without any notice. */
 const goDark = async (server: Server, by: DatabaseProxy): Promise<void> => {
   by.hole()
@@ -71,8 +81,6 @@ const darkMutation: Case = {
     'holds up no healthy webhook',
   engines: SHARED,
   async run(stage) {
-    const by = await stage.proxy()
-    const dark = await stage.server({ by, roles: 'api' })
     // So few places that what waits to be recorded fills them within seconds.
     const other = await stage.server({ env: { TIDINGS_CONCURRENCY: '64' } })
     const client = stage.client(other)
@@ -90,20 +98,31 @@ const darkMutation: Case = {
       ),
     )
     await stage.sql.run('ANALYZE TABLE webhooks')
-    const before = await steadily({ world, client, endpoint: healthy }, 15_000)
-    const mostMs = Math.max(GAP_MS, TIMES * before.longestGapMs)
-    const hold = by.hold(/^\s*COMMIT/i)
-    const mutation = world.submit(stage.client(dark))
-    await hold.caught
-    await goDark(dark, by)
-    await mutation
-    stage.say('a process went dark in the middle of a mutation')
-    const { longestGapMs, submitted, refused } = await steadily({ world, client, endpoint: healthy }, 60_000)
+    const measure = async () => {
+      const by = await stage.proxy()
+      const dark = await stage.server({ by, roles: 'api' })
+      const before = await steadily({ world, client, endpoint: healthy }, 15_000)
+      const mostMs = Math.max(GAP_MS, TIMES * before.longestGapMs)
+      const hold = by.hold(/^\s*COMMIT/i)
+      const mutation = world.submit(stage.client(dark))
+      await hold.caught
+      await goDark(dark, by)
+      await mutation
+      stage.say('a process went dark in the middle of a mutation')
+      const { longestGapMs, submitted, refused } = await steadily({ world, client, endpoint: healthy }, 60_000)
+      return {
+        isHeldUp: longestGapMs > mostMs || refused.length > 0,
+        seen:
+          `nothing for ${longestGapMs} ms of at most ${mostMs} (${before.longestGapMs} before); ` +
+          `${refused.length} of ${submitted} mutations refused ${[...new Set(refused)].join(', ')}`,
+      }
+    }
+    const isHeldUp = (window: { isHeldUp: boolean }): boolean => window.isHeldUp
+    const windows = await oneOrThree(measure, isHeldUp)
     stage.expect(
-      `a healthy webhook that has ${RATE} events a second is never without one for ${mostMs} ms`,
-      longestGapMs <= mostMs && refused.length === 0,
-      `nothing for ${longestGapMs} ms (${before.longestGapMs} before); ` +
-        `${refused.length} of ${submitted} mutations refused ${[...new Set(refused)].join(', ')}`,
+      `a healthy webhook that has ${RATE} events a second is never without one for long`,
+      !areMostly(windows, isHeldUp),
+      windows.map(({ seen }) => seen).join('; '),
     )
   },
 }
@@ -153,8 +172,7 @@ const isLater = (together: Lateness, alone: Lateness): boolean => {
 
 /**
  * First attempts of one webhook with and without something beside it: at most twice as late. Alone is before and after,
- * for what changes on the machine meanwhile, and the slower of them counts. Where they are later, it may be the machine
- * for a moment: they are late if they are so in two of three windows.
+ * for what changes on the machine meanwhile, and the slower of them counts.
  */
 const beside = async (
   given: { stage: Stage; world: World; client: Client; endpoint: Endpoint },
@@ -171,18 +189,20 @@ const beside = async (
   await steadily(given, 3_000)
   const before = await measure('alone')
   await begin()
-  const together = [await measure('together')]
-  if (isLater(together[0]!, before)) together.push(await measure('together again'), await measure('and again'))
+  const together = await oneOrThree(
+    () => measure('together'),
+    window => isLater(window, before),
+  )
   await end()
   await untilSettled(stage)
   const afterwards = await measure('alone again')
   const slower = (part: keyof Lateness) => Math.max(before[part], afterwards[part])
   const alone = { p50: slower('p50'), p90: slower('p90'), p99: slower('p99') }
-  const late = together.filter(window => isLater(window, alone))
+  const isLate = (window: Lateness) => isLater(window, alone)
   stage.expect(
     'the first attempts of another webhook come at most twice as late',
-    late.length < together.length / 2,
-    `${late.length} of ${together.length} windows are later; ` +
+    !areMostly(together, isLate),
+    `${together.filter(isLate).length} of ${together.length} windows are later; ` +
       `median ${alone.p50} to ${together.map(({ p50 }) => p50).join(', ')} ms, ` +
       `p90 ${alone.p90} to ${together.map(({ p90 }) => p90).join(', ')} ms`,
   )
