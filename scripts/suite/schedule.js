@@ -17,7 +17,7 @@ const BUSY = 0.8
 const LOOK_MS = 1_000
 
 /** Returns the share of the machine's processor time that was used since it was last called, by anyone. */
-export const createMeter = () => {
+const createMeter = () => {
   const read = () => {
     const times = cpus().map(({ times }) => times)
     const idle = times.reduce((sum, { idle }) => sum + idle, 0)

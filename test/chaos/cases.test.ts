@@ -1,20 +1,20 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
+import { availableParallelism, loadavg } from 'node:os'
 import { after, describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
-import { createMeter } from '../../scripts/suite/schedule.js'
 import { engines } from '../support/databases.ts'
 import { isAtFullSize } from '../support/size.ts'
 import { namedServers } from '../support/templates.ts'
 import type { Order, Report } from './case-worker.ts'
 import { cases } from './cases/index.ts'
 
-/** Most cases wait, for a lease or a stall. Beyond the least, one begins after each second that left a core a rest. */
-const AT_ONCE = { least: 5, most: 8 }
-const LOOK_MS = 1_000
-/** The share of the processor time of such a second. */
-const BUSY = 0.95
+/** Most cases wait, for a lease or a stall. Beyond the least, one begins at a look that finds few processes running. */
+const AT_ONCE = { least: 4, most: 8 }
+const LOOK_MS = 5_000
+/** Of the last minute, the machine's own load included. */
+const MOST_LOAD = 3 * availableParallelism()
 /** Of cases whose own size takes minutes. */
 const SIZES: Record<string, number> = {
   'pending-429': 5_000,
@@ -90,8 +90,7 @@ const inTurn = async (work: () => Promise<void>): Promise<void> => {
   }
 }
 
-const busyShare = createMeter()
-const looking = setInterval(() => beginIf(busyShare() < BUSY && running < AT_ONCE.most), LOOK_MS)
+const looking = setInterval(() => beginIf(loadavg()[0]! < MOST_LOAD && running < AT_ONCE.most), LOOK_MS)
 
 after(() => {
   clearInterval(looking)
