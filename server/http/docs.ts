@@ -2,6 +2,7 @@ import { marked } from 'marked'
 import { eventTypes } from '../../shared/vocabulary.ts'
 import { schemaText } from '../graphql/schema.ts'
 import { type DescribedEvent, eventSections } from './event-sections.ts'
+import { answerJson } from './json.ts'
 import { link, pageOf, policyOf, servePageFiles, unlessBuilt } from './page-files.ts'
 import { PUBLIC } from './public.ts'
 import { receiverPage, receiversIndex } from './receivers.ts'
@@ -68,7 +69,7 @@ export const docs = (spec: Described) => {
   let page: string | undefined
   router.get('/spec/webhooks.json', ctx => {
     ctx.set(PUBLIC)
-    ctx.body = spec
+    answerJson(ctx, spec)
   })
   router.get('/spec/schema.graphql', ctx => {
     ctx.set(PUBLIC)

@@ -1,5 +1,6 @@
 import type { Context } from 'koa'
 import type { Readiness } from '../readiness.ts'
+import { answerJson } from './json.ts'
 import type { RequestState } from './request-id.ts'
 import { Router } from './router.ts'
 
@@ -11,19 +12,19 @@ export const health = (readiness: Readiness) => {
   const router = new Router<RequestState>()
 
   router.get('/livez', ctx => {
-    ctx.body = { status: 'live' }
+    answerJson(ctx, { status: 'live' })
   })
 
   router.get('/readyz', async ctx => {
     const fault = await readiness.fault()
     if (fault) return notReady(ctx, fault)
-    ctx.body = { status: 'ready' }
+    answerJson(ctx, { status: 'ready' })
   })
 
   return router.routes()
 }
 
-export const notReady = (ctx: Pick<Context, 'status' | 'body'>, reason: string): void => {
+export const notReady = (ctx: Pick<Context, 'status' | 'type' | 'body'>, reason: string): void => {
   ctx.status = 503
-  ctx.body = { status: 'not ready', reason }
+  answerJson(ctx, { status: 'not ready', reason })
 }

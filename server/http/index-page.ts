@@ -1,4 +1,5 @@
 import type { Config } from '../config.ts'
+import { answerJson } from './json.ts'
 import type { RequestState } from './request-id.ts'
 import { Router } from './router.ts'
 
@@ -12,8 +13,7 @@ export const indexPage = ({ baseUrl, roles, operations }: Pick<Config, 'baseUrl'
   router.get('/', ctx => {
     ctx.vary('Accept')
     if (ctx.accepts('application/json', 'text/html') !== 'text/html') {
-      ctx.body = { service: 'Tidings', ...json }
-      return
+      return answerJson(ctx, { service: 'Tidings', ...json })
     }
     ctx.set('Content-Security-Policy', POLICY)
     ctx.type = 'html'

@@ -1,5 +1,6 @@
 import type { Keyring } from '../keys/signing-keys.ts'
 import { notReady } from './health.ts'
+import { answerJson } from './json.ts'
 import { PUBLIC } from './public.ts'
 import type { RequestState } from './request-id.ts'
 import { Router } from './router.ts'
@@ -11,7 +12,7 @@ export const keySet = (keyring: () => Keyring | undefined) => {
     const keys = keyring()
     if (!keys) return notReady(ctx, 'the signing keys are not loaded yet')
     ctx.set(PUBLIC)
-    ctx.body = keys.jwks()
+    answerJson(ctx, keys.jwks())
   })
   return router.routes()
 }

@@ -143,6 +143,7 @@ export const answerError = (ctx: Answerable, status: number, error: TidingsError
   ctx.status = status
   const { reason } = error.details as { reason?: string }
   ctx.state.error = { code: error.code, reason }
-  ctx.body = { errors: [{ message: error.message, extensions: extensionsOf(error, ctx.state.requestId) }] }
+  const extensions = extensionsOf(error, ctx.state.requestId)
+  ctx.body = JSON.stringify({ errors: [{ message: error.message, extensions }] })
   ctx.set('Content-Type', mediaTypeFor(ctx) ?? JSON_TYPE)
 }

@@ -35,8 +35,8 @@ const start = ({ isBusy = false } = {}) => {
         })
       const given = ctx as unknown as Parameters<typeof admit>[0]
       void Promise.resolve(refuseHopeless(given, () => admit(given, next))).then(() => {
-        const { status, body } = ctx as unknown as { status?: number; body?: { errors: { extensions: object }[] } }
-        if (status) Object.assign(answers[id]!, { status, ...body!.errors[0]!.extensions })
+        const { status, body } = ctx as unknown as { status?: number; body?: string }
+        if (status) Object.assign(answers[id]!, { status, ...JSON.parse(body!).errors[0].extensions })
       })
     }
     await turn()
