@@ -4,6 +4,9 @@ import { atBeat, BEAT_MS } from '../beat.ts'
 const LOOK_EACH_MS = 100
 /** Of the event loop's time since the last look. */
 const REST_UTILIZATION = 0.05
+/** Turns since the last look where only the look wakes the process. On a slow machine they alone may exceed the part. */
+const REST_TURNS = 2
+const REST_ACTIVE_MS = REST_UTILIZATION * BEAT_MS
 /** The most that a turn of an event loop takes that nothing blocks. */
 const TURN_MS = 5
 
@@ -29,10 +32,12 @@ export const watchEventLoop = (registry: Registry): { stop(): void } => {
   const look = (dueAt: number): void => {
     const now = present()
     const { active, utilization } = performance.eventLoopUtilization(now.utilization, before.utilization)
-    const blockedMs = active - TURN_MS * (now.turns - before.turns)
+    const turns = now.turns - before.turns
+    const blockedMs = active - TURN_MS * turns
     lag.observe(Math.max(0, performance.now() - dueAt, blockedMs) / 1000)
     before = now
-    cancel = utilization < REST_UTILIZATION ? lookAtRest() : lookSoon()
+    const isByLooks = turns <= REST_TURNS && active < REST_ACTIVE_MS
+    cancel = utilization < REST_UTILIZATION || isByLooks ? lookAtRest() : lookSoon()
   }
   const lookSoon = (): (() => void) => {
     const timer = setTimeout(look, LOOK_EACH_MS, performance.now() + LOOK_EACH_MS).unref()

@@ -192,6 +192,14 @@ describe('the lag of the event loop', () => {
     assert.deepEqual(await counted(), { inTime: 50, upTo100Ms: 50, count: 50, lateMs: 0 })
   })
 
+  it('is looked at each second in a process that nothing else wakes, however slow the machine', async () => {
+    pass(100, { active: 8, turns: 2 })
+    pass(900, { active: 8, turns: 2 })
+    assert.equal((await counted()).count, 10)
+    pass(100, { active: 60, turns: 2 })
+    assert.equal((await counted()).count, 10, 'not before the next second')
+  })
+
   it('is told of a block in a second at rest, though it ended before the look', async () => {
     pass(100)
     pass(900)

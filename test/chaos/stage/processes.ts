@@ -9,6 +9,8 @@ const shiftedClock = new URL('shifted-clock.ts', import.meta.url).href
 
 /** For a start, on a machine that has many others to do. */
 const START_MS = 120_000
+/** A look costs the process that starts some of the time that it has. */
+const READY_EACH_MS = 50
 
 export type Ended = { code: number | null; signal: NodeJS.Signals | null }
 
@@ -88,7 +90,7 @@ export const startServer = async (env: Record<string, string>, clockAheadMs = 0)
         if (started.hasEnded()) throw new Error(`The server has ended: ${started.stderr()}`)
         if (Date.now() > giveUpAt)
           throw new Error(`The server was not ready within ${withinMs} ms: ${started.stderr()}`)
-        await wait(20)
+        await wait(READY_EACH_MS)
       }
     },
   }
