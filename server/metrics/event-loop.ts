@@ -4,7 +4,7 @@ import { atBeat, BEAT_MS } from '../beat.ts'
 const LOOK_EACH_MS = 100
 /** Of the event loop's time since the last look. */
 const REST_UTILIZATION = 0.05
-/** Turns since the last look where only the look wakes the process. On a slow machine they alone may exceed the part. */
+/** Turns since the last look, where only looks wake the process. On a slow machine they alone may exceed the part. */
 const REST_TURNS = 2
 const REST_ACTIVE_MS = REST_UTILIZATION * BEAT_MS
 /** The most that a turn of an event loop takes that nothing blocks. */
