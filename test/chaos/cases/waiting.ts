@@ -27,22 +27,34 @@ const TIMES = 4
 /** Of submissions under way. A server that is slower than the rate would have ever more, whatever is beside it. */
 const MOST_UNDER_WAY = 20
 
+/** `heldBack`: how many were not submitted, because so many were under way. */
+type Steadily = {
+  latencies: number[]
+  longestGapMs: number
+  submitted: number
+  heldBack: number
+  refused: string[]
+}
+
 /** Submits at a steady rate, independent of the results, and returns how long each took to arrive. */
 const steadily = async (
   given: { world: World; client: Client; endpoint: Endpoint; project?: number },
   forMs: number,
-): Promise<{ latencies: number[]; longestGapMs: number; submitted: number; refused: string[] }> => {
+): Promise<Steadily> => {
   const { world, client, endpoint, project = 0 } = given
   const from = endpoint.arrivals.length
   const startedAt = Date.now()
   const sentAt = new Map<string, number>()
   const underWay = new Set<Promise<void>>()
-  let submitted = 0
+  const counts = { submitted: 0, heldBack: 0 }
   const refused: string[] = []
   for (let n = 0; Date.now() - startedAt < forMs; n++) {
     await wait(Math.max(0, startedAt + (n * 1000) / RATE - Date.now()))
-    if (underWay.size === MOST_UNDER_WAY) continue
-    submitted += 1
+    if (underWay.size === MOST_UNDER_WAY) {
+      counts.heldBack += 1
+      continue
+    }
+    counts.submitted += 1
     const one: Promise<void> = world.submit(client, project).then(answer => {
       underWay.delete(one)
       if (answer.code === undefined) sentAt.set(answer.data.submitProjectReport.id, answer.answeredAt)
@@ -60,8 +72,10 @@ const steadily = async (
   // One that has not arrived counts with the time so far.
   const now = Date.now()
   const latencies = [...sentAt].map(([id, at]) => Math.max(0, (firsts.get(id) ?? now) - at))
-  return { latencies, longestGapMs, submitted, refused }
+  return { latencies, longestGapMs, ...counts, refused }
 }
+
+const heldBackPart = ({ submitted, heldBack }: Steadily): number => heldBack / (submitted + heldBack)
 
 /** What seems wrong may be the machine for a moment: then two more windows are measured. */
 const oneOrThree = async <Window>(measure: () => Promise<Window>, isWrong: (window: Window) => boolean) => {
@@ -115,12 +129,15 @@ const darkMutation: Case = {
       await goDark(dark, by)
       await mutation
       stage.say('a process went dark in the middle of a mutation')
-      const { longestGapMs, submitted, refused } = await steadily({ world, client, endpoint: healthy }, 60_000)
+      const found = await steadily({ world, client, endpoint: healthy }, 60_000)
+      const { longestGapMs, submitted, heldBack, refused } = found
       const seen =
         `nothing for ${longestGapMs} ms of at most ${mostMs} (${before.longestGapMs} before); ` +
-        `${refused.length} of ${submitted} mutations refused ${[...new Set(refused)].join(', ')}`
+        `${refused.length} of ${submitted} mutations refused ${[...new Set(refused)].join(', ')}; ` +
+        `${heldBack} held back by those under way (${before.heldBack} before)`
       stage.say(seen)
-      return { isHeldUp: longestGapMs > mostMs || refused.length > 0, seen }
+      const isSlower = heldBackPart(found) > TIMES * heldBackPart(before)
+      return { isHeldUp: longestGapMs > mostMs || refused.length > 0 || isSlower, seen }
     }
     const isHeldUp = (window: { isHeldUp: boolean }): boolean => window.isHeldUp
     const windows = await oneOrThree(measure, isHeldUp)
