@@ -33,7 +33,7 @@ if (args.length === 1 && (args[0] === '--version' || args[0] === '-V')) {
 }
 
 async function start() {
-  const isPackage = __dirname.split(path.sep).includes('node_modules')
+  const { isPackage, load } = require('./program.js')
   const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
   if (!isPackage) {
     const { ensureInstalled } = await import('../scripts/install.js')
@@ -45,11 +45,15 @@ async function start() {
     throw new Error(`Tidings needs Node ${NODE_FLOOR} or newer, and this is ${process.version} (${process.execPath}).`)
   }
   require('node:module').enableCompileCache()
-  if (!isPackage) require('./libraries.js')
   silenceKnownWarnings()
-  // Node strips no types below node_modules, so the package contains built files; a checkout runs the sources.
-  const { run } = await import(isPackage ? '../dist/cli/main.js' : '../cli/main.ts')
+  const { run } = await load('cli/main', kindOfServer())
   return run(args)
+}
+
+/** Which functions a `server` command runs; undefined for another command, which may show a screen. */
+function kindOfServer() {
+  if (args[0] !== 'server') return undefined
+  return args[1] === 'start' && !args.includes('--help') ? 'start' : 'command'
 }
 
 /** @param {string} node */

@@ -5,19 +5,16 @@ import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { folder as folderOfBundles, TABLE } from '../bin/libraries.js'
 
-const root = fileURLToPath(new URL('..', import.meta.url))
+export const root = fileURLToPath(new URL('..', import.meta.url))
 
-const PROGRAMS = ['cli/main.ts', 'server/readers/reader.ts']
+export const PROGRAMS = ['cli/main.ts', 'server/readers/reader.ts']
 /** What a bundled CommonJS module requires while it runs. */
 const REQUIRE = "import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);"
 
-const HOW = /** @type {const} */ ({
+export const HOW = /** @type {const} */ ({
   absWorkingDir: root,
   bundle: true,
-  splitting: true,
-  format: 'esm',
   platform: 'node',
-  outdir: 'bundles',
   write: false,
   // A process keeps the text of what it has loaded. An error shows the line that it comes from, so lines stay short.
   minifyWhitespace: true,
@@ -25,6 +22,8 @@ const HOW = /** @type {const} */ ({
   legalComments: 'none',
   logLevel: 'error',
 })
+
+const SPLIT = /** @type {const} */ ({ splitting: true, format: 'esm', outdir: 'bundles' })
 
 /** Builds the bundles, unless they exist. What npm has not installed has none. */
 export const buildLibraries = async () => {
@@ -35,6 +34,7 @@ export const buildLibraries = async () => {
   const files = new Map(specifiers.map(specifier => [specifier, specifier.replace(/\W/g, '_')]))
   const { outputFiles } = await esbuild.build({
     ...HOW,
+    ...SPLIT,
     entryPoints: Object.fromEntries([...files].map(([specifier, name]) => [name, `${ALL_OF}${specifier}`])),
     chunkNames: 'shared-[hash]',
     outExtension: { '.js': '.mjs' },
@@ -61,7 +61,7 @@ export const buildLibraries = async () => {
 
 /** What the programs import of node_modules. */
 const imported = async (/** @type {typeof import('esbuild')} */ { build }) => {
-  const { metafile } = await build({ ...HOW, entryPoints: PROGRAMS, packages: 'external', metafile: true })
+  const { metafile } = await build({ ...HOW, ...SPLIT, entryPoints: PROGRAMS, packages: 'external', metafile: true })
   const imports = Object.values(metafile.inputs).flatMap(input => input.imports)
   const names = imports.filter(({ path, external }) => external && !path.startsWith('node:')).map(({ path }) => path)
   return [...new Set(names)].sort()
@@ -108,7 +108,7 @@ const WHOLE = 'module.exports'
  *
  * @type {import('esbuild').Plugin}
  */
-const leavingOut = {
+export const leavingOut = {
   name: 'what is not installed',
   setup: build => {
     build.onResolve({ filter: /^[^./]/ }, async ({ path, pluginData, ...rest }) => {

@@ -7,7 +7,7 @@ import { endWithNpm, runInPlace, withLocalPrograms } from './run.js'
 const tidings = fileURLToPath(new URL('../bin/tidings.js', import.meta.url))
 
 /** What the sandbox starts without: its pages, and what makes the next start faster. */
-const BUILDS = ['build-pages.js', 'build-libraries.js']
+const BUILDS = ['build-pages.js', 'build-libraries.js', 'build-program.js']
 
 endWithNpm()
 try {

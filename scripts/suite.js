@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { aftercare } from './aftercare.js'
 import { buildLibraries } from './build-libraries.js'
 import { buildPages } from './build-pages.js'
+import { buildProgram } from './build-program.js'
 import { shareCompiled } from './compile-cache.js'
 import { ADVICE, NoServerError } from './database-server.js'
 import { testsOfChange } from './suite/changed.js'
@@ -37,6 +38,7 @@ const main = async () => {
   const { urls, isSqliteOnly } = wantedDatabases()
   await buildPages()
   await buildLibraries()
+  await buildProgram()
   const { server, note } = isSqliteOnly || urls.length > 0 ? {} : await ownServer()
   let ran
   try {

@@ -1,3 +1,4 @@
+import { channel } from 'node:diagnostics_channel'
 import { PerformanceObserver } from 'node:perf_hooks'
 import { getHeapSpaceStatistics, setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
@@ -5,11 +6,15 @@ import { runInNewContext } from 'node:vm'
 /** Of the event loop's time: some five events a second. */
 const REST_UTILIZATION = 0.05
 
+/** Whoever wants to keep code that V8 has compiled, which it throws away with the memory, does so now. */
+const compacting = channel('tidings:heap-compacting')
+
 /**
  * Gives back to the system what loading the program, or a load that is over, has used and no longer needs, which V8
  * would keep. Blocks for some 50 ms, or 200 ms after a load, so it is done at rest, or before a process is ready.
  */
 export const compactHeap = (): void => {
+  compacting.publish(undefined)
   setFlagsFromString('--expose-gc')
   const collect: NodeJS.GCFunction = runInNewContext('gc')
   collect({ type: 'major', execution: 'sync', flavor: 'last-resort' })

@@ -2,8 +2,7 @@ import { type ChildProcess, fork } from 'node:child_process'
 import { getCompileCacheDir } from 'node:module'
 import type { Socket } from 'node:net'
 import { setPriority } from 'node:os'
-import { dirname, extname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { dirname, join } from 'node:path'
 import { root } from '../../shared/root.ts'
 import { Mode } from '../mode.ts'
 import { otherRelease } from '../release.ts'
@@ -42,7 +41,7 @@ export class ReaderProcess {
   #bodyReceived: Promise<unknown> = Promise.resolve()
 
   constructor(start: Start, heard: Heard) {
-    const child = fork(fileURLToPath(new URL(`./reader${extname(import.meta.url)}`, import.meta.url)), {
+    const child = fork(join(root, 'bin/reader.js'), {
       env: { ...process.env, ...compileCache() },
       execArgv: [
         `--max-old-space-size=${OLD_MB}`,
@@ -51,8 +50,6 @@ export class ReaderProcess {
         // A query that makes much garbage would keep a core busy for each thread that collects it.
         '--single-threaded-gc',
         '--disable-warning=ExperimentalWarning',
-        '--require',
-        join(root, 'bin/libraries.js'),
       ],
       serialization: 'advanced',
       // Standard output belongs to a command's output.

@@ -1,6 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { Session } from 'node:inspector/promises'
 import { isMainThread } from 'node:worker_threads'
+import './sources.ts'
 
 // Loaded into a server with --import: SIGUSR2 starts a CPU profile, a second one ends it and writes it to a file.
 

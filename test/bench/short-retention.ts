@@ -1,4 +1,5 @@
 import { purge } from '../../server/scheduler/purge.ts'
+import './sources.ts'
 
 // Preloaded into a server whose purge shall work within a benchmark: events are kept for BENCH_RETENTION_MINUTES.
 

@@ -44,7 +44,7 @@ const readers = (): number[] =>
     .filter(pid => {
       try {
         const parent = Number(/\) \w (\d+)/.exec(readFileSync(`/proc/${pid}/stat`, 'latin1'))?.[1])
-        return parent === process.pid && readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes('readers/reader.ts')
+        return parent === process.pid && readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes('bin/reader.js')
       } catch {
         return false
       }
@@ -332,7 +332,7 @@ it("a tenant's query comes before those that wait of twenty tokens of another", 
 
 it('a reader whose server dies ends without a word', () => {
   // The server is killed in the turn after it has started the reader, which can tell it nothing any more.
-  const reader = fileURLToPath(new URL('../../server/readers/reader.ts', import.meta.url))
+  const reader = fileURLToPath(new URL('../../bin/reader.js', import.meta.url))
   const start = { kind: 'start', databaseUrl: 'sqlite::memory:', engine: 'sqlite', logLevel: 'silent', places: 1 }
   const server = `
     const stdio = ['ignore', 'ignore', 'inherit', 'ipc', 'pipe']

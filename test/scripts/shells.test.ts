@@ -29,8 +29,7 @@ describe('tidings without npx', () => {
     ;({ folder: clone, remove } = await checkout())
     const own = path.join(folder, 'node_modules/tidings')
     await mkdir(path.join(own, 'dist/cli'), { recursive: true })
-    await cp(path.join(repository, 'bin/tidings.js'), path.join(own, 'bin/tidings.js'))
-    await cp(path.join(repository, 'bin/package.json'), path.join(own, 'bin/package.json'))
+    await cp(path.join(repository, 'bin'), path.join(own, 'bin'), { recursive: true })
     await writeFile(
       path.join(own, 'dist/cli/main.js'),
       'exports.run = async argv => console.log(JSON.stringify({ argv }))',
