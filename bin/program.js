@@ -25,21 +25,23 @@ const PARAMETERS = /** @type {const} */ (['module', 'exports', 'require', '__fil
  * @param {string} [kind] - processes of one kind run about the same functions; one of no kind runs the sources
  */
 const load = async (program, kind) => {
+  const script = loadScript(program, kind)
+  if (script) return script
   // Node strips no types below node_modules.
   if (isPackage) return import(`../dist/${program}.js`)
   require('./libraries.js')
-  return (kind && loadScript(program, kind)) || import(`../${program}.ts`)
+  return import(`../${program}.ts`)
 }
 
 /**
- * What the script of a program exports, or undefined if there is none of the present sources.
+ * What the script of a program exports, or undefined if there is none of the present sources and what is installed.
  *
  * @param {string} program
- * @param {string} kind
+ * @param {string} [kind]
  */
 const loadScript = (program, kind) => {
   // A debugger's breakpoints are in the sources.
-  if (/--inspect/.test(`${process.execArgv} ${process.env.NODE_OPTIONS}`)) return undefined
+  if (!kind || /--inspect/.test(`${process.execArgv} ${process.env.NODE_OPTIONS}`)) return undefined
   const name = readMade()?.scripts[program]
   if (!name) return undefined
   const filename = path.join(folder, name)
@@ -61,7 +63,7 @@ const loadScript = (program, kind) => {
       if (cachedDataVersionTag() === tag) replace(codeFile, script.createCachedData())
     })
   }
-  const module = { exports: {} }
+  const module = { exports: /** @type {any} */ ({}) }
   /** @type {Record<typeof PARAMETERS[number], any>} */
   const given = {
     module,
@@ -102,10 +104,10 @@ const keepOnce = keep => {
 
 /** What was made, or undefined if a file that it was made of has changed. */
 const readMade = () => {
-  const text = readIfThere(path.join(folder, MADE))
+  const text = readIfThere(path.join(folder, MADE))?.toString()
   if (!text) return undefined
   /** @type {{ scripts: Record<string, string>, sources: Record<string, string> }} */
-  const made = JSON.parse(text.toString())
+  const made = JSON.parse(text)
   return Object.entries(made.sources).every(([file, state]) => stateOf(file) === state) ? made : undefined
 }
 
@@ -136,4 +138,4 @@ const replace = (file, content) => {
   renameSync(written, file)
 }
 
-module.exports = { folder, isPackage, load, MADE, PARAMETERS, readMade, replace, stateOf }
+module.exports = { folder, isPackage, load, loadScript, MADE, PARAMETERS, readMade, replace, stateOf }

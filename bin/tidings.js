@@ -33,20 +33,22 @@ if (args.length === 1 && (args[0] === '--version' || args[0] === '-V')) {
 }
 
 async function start() {
-  const { isPackage, load } = require('./program.js')
+  silenceKnownWarnings()
+  const { isPackage, load, loadScript } = require('./program.js')
   const isNewEnough = Number(process.versions.node.split('.')[0]) >= NODE_FLOOR
-  if (!isPackage) {
-    const { ensureInstalled } = await import('../scripts/install.js')
-    const { endWithNpm } = await import('../scripts/run.js')
-    endWithNpm()
-    const node = await ensureInstalled({ development: false })
-    if (!isNewEnough) return runOn(node)
-  } else if (!isNewEnough) {
+  if (isPackage && !isNewEnough) {
     throw new Error(`Tidings needs Node ${NODE_FLOOR} or newer, and this is ${process.version} (${process.execPath}).`)
   }
+  if (!isPackage && process.env.npm_command) (await import('../scripts/run.js')).endWithNpm()
+  const script = isNewEnough && loadScript('cli/main', kindOfServer())
+  if (script) return script.run(args)
+  if (!isPackage) {
+    const { ensureInstalled } = await import('../scripts/install.js')
+    const node = await ensureInstalled({ development: false })
+    if (!isNewEnough) return runOn(node)
+  }
   require('node:module').enableCompileCache()
-  silenceKnownWarnings()
-  const { run } = await load('cli/main', kindOfServer())
+  const { run } = await load('cli/main')
   return run(args)
 }
 

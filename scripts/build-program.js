@@ -5,11 +5,11 @@ import { folder, MADE, PARAMETERS, readMade, replace, stateOf } from '../bin/pro
 import { HOW, leavingOut, PROGRAMS, root } from './build-libraries.js'
 
 /** No server uses these, and the screens' wait for something while they load, which a script cannot. */
-const OF_OTHER_COMMANDS = ['ink', 'react', 'yoga-layout', '@modelcontextprotocol/server', 'zod']
-/** What a script is made by. npm lists anew what it installs. */
+const OF_OTHER_COMMANDS = ['ink', 'react', 'yoga-layout', '@modelcontextprotocol/server']
+/** What a script is made by, and what lists its libraries: as wanted, and as npm has installed them. */
 const MAKERS = [
   ...['bin/program.js', 'scripts/build-libraries.js', 'scripts/build-program.js'],
-  'node_modules/.package-lock.json',
+  ...['package-lock.json', 'node_modules/.package-lock.json'],
 ]
 
 /** Builds the scripts, unless those of the present sources exist. */
@@ -77,7 +77,8 @@ const atTheirPlaces = {
       const text = readFileSync(file, 'utf8')
       if (!text.includes(PLACE)) return undefined
       const place = `urlOf(${JSON.stringify(path.relative(root, file))})`
-      return { contents: text.replaceAll(PLACE, place), loader: file.endsWith('.ts') ? 'ts' : 'js' }
+      const contents = text.replaceAll(`createRequire(${PLACE})(`, 'require(').replaceAll(PLACE, place)
+      return { contents, loader: file.endsWith('.ts') ? 'ts' : 'js' }
     })
   },
 }

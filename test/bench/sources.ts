@@ -2,4 +2,4 @@ import program from '../../bin/program.js'
 
 // Imported by what is preloaded into a server that shall run its sources, and not the script that was made of them.
 
-program.load = file => import(`../../${file}.ts`)
+program.loadScript = () => undefined

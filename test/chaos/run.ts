@@ -1,5 +1,6 @@
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -71,6 +72,7 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
   receivers.send({ keys: world.keys, issuer: ISSUER })
   const disturbances: Disturbance[] = []
   const stalls = watchStalls()
+  const pace = watchPace(() => slots.flatMap(({ process }) => process?.pid ?? []))
   const logs: ServerLog[] = []
   const slots: Slot[] = Array.from({ length: servers }, (_, number) => ({
     number,
@@ -182,6 +184,7 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
         scheduleMs,
         load: load.result,
         servers: logs,
+        slowerBy: pace.slowerBy(),
       }
       const { findings, figures } = await checkAll(given)
       if ([...findings.values()].some(wrong => wrong.length > 0)) {
@@ -199,6 +202,7 @@ export const runChaos = async (chaos: Chaos): Promise<{ findings: Findings; figu
     }
   } finally {
     stalls.end()
+    pace.end()
     for (const { process } of slots) await process?.end('SIGKILL')
     receivers.stop()
     await world.database.close()
@@ -217,6 +221,32 @@ const watchStalls = () => {
     found.push({ target: 'database', kind: 'freeze', atMs: 0, forMs: lateMs, from, to: lastAt + RECOVERY_MS })
   }, LOOK_EACH_MS)
   return { found, end: () => clearInterval(timer) }
+}
+
+const PACE_EACH_MS = 250
+
+/** How many times as long processes took because of others that wanted the same processors; 1 where no system tells. */
+const watchPace = (pids: () => number[]) => {
+  /** Nanoseconds on a processor, and those of waiting for one, of the thread that has the event loop. */
+  const times = new Map<number, [ran: number, waited: number]>()
+  const timer = setInterval(() => {
+    for (const pid of pids()) {
+      try {
+        const [ran, waited] = readFileSync(`/proc/${pid}/schedstat`, 'utf8').split(' ').map(Number)
+        times.set(pid, [ran!, waited!])
+      } catch {
+        // It has ended, or the system does not tell.
+      }
+    }
+  }, PACE_EACH_MS)
+  const sum = (values: number[]): number => values.reduce((total, value) => total + value, 0)
+  return {
+    slowerBy: () => {
+      const ran = sum([...times.values()].map(([ran]) => ran))
+      return ran === 0 ? 1 : (ran + sum([...times.values()].map(([, waited]) => waited))) / ran
+    },
+    end: () => clearInterval(timer),
+  }
 }
 
 const seconds = (since: number): number => Math.round((Date.now() - since) / 1000)

@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
+import diagnostics from 'node:diagnostics_channel'
 import { readdirSync, readFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { after, before, it } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { rows } from '../../server/database/connect.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
@@ -315,14 +316,26 @@ it("a tenant's query comes before those that wait of twenty tokens of another", 
       assert.equal(errors, undefined)
       answered.push(as.id)
     }
+    let received = 0
+    const receive = () => (received += 1)
+    diagnostics.subscribe('http.server.request.start', receive)
+    const untilWaiting = async (requests: number) => {
+      await eventually(
+        'the requests to arrive',
+        () => received,
+        n => n === requests,
+      )
+      // What the server does then before it asks a reader takes a few turns of this process.
+      for (let turn = 0; turn < 100; turn++) await setImmediate()
+    }
     const asked = await whileFrozen(async () => {
       const asked = [...tokens, ...tokens].map(ask)
-      await sleep(500)
+      await untilWaiting(asked.length)
       asked.push(ask(last))
-      await sleep(500)
+      await untilWaiting(asked.length)
       assert.equal(answered.length, 0)
       return asked
-    })
+    }).finally(() => diagnostics.unsubscribe('http.server.request.start', receive))
     await Promise.all(asked)
     assert.ok(answered.indexOf(last.id) < 10, `it was answered as number ${answered.indexOf(last.id) + 1}`)
   } finally {

@@ -54,7 +54,9 @@ const buildable = (t: TestContext): string => {
   const folder = checkout(t)
   rmSync(path.join(folder, SCRIPTS), { recursive: true })
   cpSync(path.join(repository, 'scripts'), path.join(folder, 'scripts'), { recursive: true })
-  cpSync(path.join(repository, 'package.json'), path.join(folder, 'package.json'))
+  for (const name of ['package.json', 'package-lock.json']) {
+    cpSync(path.join(repository, name), path.join(folder, name))
+  }
   for (const name of ['esbuild', '@esbuild', '.package-lock.json']) {
     symlinkSync(path.join(repository, 'node_modules', name), path.join(folder, 'node_modules', name))
   }
