@@ -11,7 +11,7 @@ import type { Order, Report } from './case-worker.ts'
 import { cases } from './cases/index.ts'
 
 /** Most cases wait, for a lease or a stall. Beyond the least, one begins at a look that finds few processes running. */
-const AT_ONCE = { least: 4, most: 8 }
+const AT_ONCE = { least: 6, most: 10 }
 const LOOK_MS = 5_000
 /** Of the last minute, the machine's own load included. */
 const MOST_LOAD = 3 * availableParallelism()
