@@ -1,6 +1,5 @@
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { setTimeout as wait } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -10,6 +9,7 @@ import { rows } from '../../server/database/connect.ts'
 import { LEASE_MS } from '../../server/delivery/leases.ts'
 import { parseRetrySchedule } from '../../shared/retry-schedule.ts'
 import { type ServerProcess, startServerProcess } from '../delivery/server-process.ts'
+import { type Pace, paceOf, slowerBy } from '../support/pace.ts'
 import { openArrivals } from './arrivals.ts'
 import { endpoints } from './endpoints.ts'
 import type { Disturbance, Fault } from './faults.ts'
@@ -225,28 +225,16 @@ const watchStalls = () => {
 
 const PACE_EACH_MS = 250
 
-/** How many times as long processes took because of others that wanted the same processors; 1 where no system tells. */
+/** How much slower than alone processes were, each as it was last seen. */
 const watchPace = (pids: () => number[]) => {
-  /** Nanoseconds on a processor, and those of waiting for one, of the thread that has the event loop. */
-  const times = new Map<number, [ran: number, waited: number]>()
+  const paces = new Map<number, Pace>()
   const timer = setInterval(() => {
     for (const pid of pids()) {
-      try {
-        const [ran, waited] = readFileSync(`/proc/${pid}/schedstat`, 'utf8').split(' ').map(Number)
-        times.set(pid, [ran!, waited!])
-      } catch {
-        // It has ended, or the system does not tell.
-      }
+      const pace = paceOf(pid)
+      if (pace.ran > 0) paces.set(pid, pace)
     }
   }, PACE_EACH_MS)
-  const sum = (values: number[]): number => values.reduce((total, value) => total + value, 0)
-  return {
-    slowerBy: () => {
-      const ran = sum([...times.values()].map(([ran]) => ran))
-      return ran === 0 ? 1 : (ran + sum([...times.values()].map(([, waited]) => waited))) / ran
-    },
-    end: () => clearInterval(timer),
-  }
+  return { slowerBy: () => slowerBy(paces.values()), end: () => clearInterval(timer) }
 }
 
 const seconds = (since: number): number => Math.round((Date.now() - since) / 1000)

@@ -1,0 +1,24 @@
+import { readFileSync } from 'node:fs'
+
+/** Nanoseconds that a process has run, and waited for a processor that others had. */
+export type Pace = { ran: number; waited: number }
+
+/** Of the thread that has the event loop, so far; nothing if the process has ended, or the system does not tell. */
+export const paceOf = (pid: number): Pace => {
+  try {
+    const [ran, waited] = readFileSync(`/proc/${pid}/schedstat`, 'utf8').split(' ').map(Number)
+    return { ran: ran!, waited: waited! }
+  } catch {
+    return { ran: 0, waited: 0 }
+  }
+}
+
+/** How many times as long as alone processes took for what they did, by all that is known of them; 1 if nothing is. */
+export const slowerBy = (paces: Iterable<Pace>): number => {
+  const all = { ran: 0, waited: 0 }
+  for (const { ran, waited } of paces) {
+    all.ran += ran
+    all.waited += waited
+  }
+  return all.ran > 0 ? (all.ran + all.waited) / all.ran : 1
+}
