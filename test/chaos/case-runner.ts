@@ -105,7 +105,7 @@ const runCase = async (
     tookS: Math.round((Date.now() - startedAt) / 1000),
   })
   if (!it.engines.includes(server.engine)) return result('skipped', `not for ${server.engine}`)
-  if (it.needsOwnServer && !server.isOwn) return result('skipped', 'changes the whole server: --own-servers allows it')
+  if (it.needsOwnServer && !server.isOwn) return result('skipped', 'needs a server for itself: --own-servers allows it')
   options.say(`\n${it.name} (${server.engine}): ${it.says}`)
   const onLine = (line: string) =>
     options.say(`  ${((Date.now() - startedAt) / 1000).toFixed(1).padStart(5)} s  ${line}`)

@@ -7,7 +7,7 @@ export type Case = {
   /** What must hold, in a sentence. */
   says: string
   engines: readonly Engine[]
-  /** Changes settings of the whole database server, so that it must have it for itself. */
+  /** Changes settings of the whole database server, or measures what any load on it changes: it has it for itself. */
   needsOwnServer?: boolean
   /** Whether clients pull what endpoints are to have: `pulled` makes such a case of one about endpoints. */
   isPulled?: boolean

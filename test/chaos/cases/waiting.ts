@@ -1,6 +1,5 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as wait } from 'node:timers/promises'
-import { paceOf, slowerBy } from '../../support/pace.ts'
 import type { DatabaseProxy } from '../proxy.ts'
 import { type Client, done } from '../stage/client.ts'
 import type { Endpoint } from '../stage/endpoint.ts'
@@ -76,8 +75,8 @@ const steadily = async (
   return { latencies, longestGapMs, ...counts, refused }
 }
 
-/** What a server that need not wait for a processor may hold back. */
-const HELD_BACK_PART = 0.02
+/** What any machine may hold back in its worst second. */
+const HELD_BACK_PART = 0.01
 
 const heldBackPart = ({ submitted, heldBack }: Steadily): number => heldBack / (submitted + heldBack)
 
@@ -104,6 +103,8 @@ const darkMutation: Case = {
     'A process that goes dark in the middle of a mutation, while another webhook of the same event answers 429, ' +
     'holds up no healthy webhook',
   engines: SHARED,
+  // What others ask of the same database server holds up as many as the fault that is looked for.
+  needsOwnServer: true,
   async run(stage) {
     // So few places that what waits to be recorded fills them within seconds.
     const other = await stage.server({ env: { TIDINGS_CONCURRENCY: '64' } })
@@ -134,15 +135,13 @@ const darkMutation: Case = {
       await mutation
       stage.say('a process went dark in the middle of a mutation')
       const found = await steadily({ world, client, endpoint: healthy }, 60_000)
-      const slower = slowerBy([paceOf(other.pid)])
       const { longestGapMs, submitted, heldBack, refused } = found
       const seen =
         `nothing for ${longestGapMs} ms of at most ${mostMs} (${before.longestGapMs} before); ` +
         `${refused.length} of ${submitted} mutations refused ${[...new Set(refused)].join(', ')}; ` +
-        `${heldBack} held back by those under way (${before.heldBack} before), ` +
-        `on a server that is ${slower.toFixed(1)} times as slow as alone`
+        `${heldBack} held back by those under way (${before.heldBack} before)`
       stage.say(seen)
-      const isSlower = heldBackPart(found) > TIMES * Math.max(HELD_BACK_PART * slower, heldBackPart(before))
+      const isSlower = heldBackPart(found) > TIMES * Math.max(HELD_BACK_PART, heldBackPart(before))
       return { isHeldUp: longestGapMs > mostMs || refused.length > 0 || isSlower, seen }
     }
     const isHeldUp = (window: { isHeldUp: boolean }): boolean => window.isHeldUp
