@@ -45,11 +45,12 @@ describeEachEngine('what waits in memory', engine => {
   before(async () => {
     fixture = await startFixture(engine, realClock)
   })
-  afterEach(async () => {
+  const endAll = async () => {
     answer({ status: 200 })
     await receiver?.close()
     await fixture.reset()
-  })
+  }
+  afterEach(endAll)
   after(() => fixture?.stop())
 
   /** One of four is being answered, and at least one waits behind it. */
@@ -103,9 +104,13 @@ describeEachEngine('what waits in memory', engine => {
 
   it('is looked at again with one statement for webhooks and one for leases, at most twice a second', async () => {
     const startedAt = performance.now()
-    const looks = await lookedAt(fixture, async () => {
-      await startWaiting()
-      await wait(2_000)
+    const looks = await lookedAt(fixture, async looks => {
+      for (let round = 0; round < 10 && looks.length === 0; round++) {
+        await endAll()
+        await startWaiting()
+        // On a busy machine what hangs may be set aside, and the others sent in its place, before the first look.
+        await wait(2_000)
+      }
     })
     const halfSeconds = (performance.now() - startedAt) / 500
     const [webhooks, leases] = ['webhooks', 'leases'].map(of => looks.filter(look => look === of).length)
