@@ -6,7 +6,7 @@ const { readFileSync, renameSync, statSync, writeFileSync } = require('node:fs')
 const { createRequire } = require('node:module')
 const path = require('node:path')
 const { pathToFileURL } = require('node:url')
-const { cachedDataVersionTag, setFlagsFromString } = require('node:v8')
+const { cachedDataVersionTag } = require('node:v8')
 const vm = require('node:vm')
 
 const isPackage = __dirname.split(path.sep).includes('node_modules')
@@ -48,8 +48,7 @@ const loadScript = (program, kind) => {
   // All its characters are ASCII.
   const source = readIfThere(filename)?.toString('latin1')
   if (!source) return undefined
-  // Set here since server/heap.ts will: V8 takes code only where the flags are those with which it was compiled.
-  setFlagsFromString('--expose-gc')
+  // V8 takes code only where its flags are those with which it was compiled, of which server/heap.ts sets some later.
   const tag = cachedDataVersionTag()
   const codeFile = `${filename}-${kind}-${tag}`
   const cachedData = readIfThere(codeFile)

@@ -3,6 +3,7 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import path from 'node:path'
 import { folder, MADE, PARAMETERS, readMade, replace, stateOf } from '../bin/program.js'
 import { HOW, leavingOut, PROGRAMS, root } from './build-libraries.js'
+import { isInstalled } from './install.js'
 
 /** No server uses these, and the screens' wait for something while they load, which a script cannot. */
 const OF_OTHER_COMMANDS = ['ink', 'react', 'yoga-layout', '@modelcontextprotocol/server']
@@ -12,9 +13,12 @@ const MAKERS = [
   ...['package-lock.json', 'node_modules/.package-lock.json'],
 ]
 
-/** Builds the scripts, unless those of the present sources exist. */
+/**
+ * Builds the scripts, unless those of the present sources exist, or other libraries are installed than are wanted:
+ * whoever runs a script does not look whether something is to be installed.
+ */
 export const buildProgram = async () => {
-  if (readMade()) return
+  if (readMade() || !isInstalled(false)) return
   const startedMs = Date.now()
   const esbuild = await import('esbuild')
   const { outputFiles, metafile } = await esbuild.build({

@@ -73,7 +73,7 @@ export const ensureInstalled = async ({ development = true } = {}) => {
  *
  * @param {boolean} development
  */
-const isInstalled = development => {
+export const isInstalled = development => {
   const wanted = packagesOf(path.join(root, 'package-lock.json'))
   const found = packagesOf(path.join(modules, '.package-lock.json'))
   if (!wanted) throw new Error(`There is no package-lock.json in ${root}.`)
