@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import type { TakenDelivery } from '../../server/delivery/pull/pull.ts'
 import type { Credentials } from '../../shared/hmac.ts'
-import type { GraphqlAnswer, TestServer } from './server.ts'
+import type { TestServer } from './server.ts'
 
 const TAKE = `mutation($webhookId: UUID!, $limit: Int, $waitSeconds: Int) {
   taken: takeDeliveries(webhookId: $webhookId, limit: $limit, waitSeconds: $waitSeconds) {
@@ -23,29 +23,31 @@ export type Answering = { status?: number; headers?: object; body?: string }
 
 /** A client that pulls from a server, in the name of a token. */
 export const puller = (server: Pick<TestServer, 'graphql'>, as?: Credentials) => {
-  const ask = (document: string, variables: object) => server.graphql(document, variables, as)
-  const data = ({ data, errors }: GraphqlAnswer) => {
+  const ask = async (document: string, variables: object) => {
+    const { data, errors } = await server.graphql(document, variables, as)
     if (errors) throw Object.assign(new Error(errors[0]!.message), errors[0]!.extensions)
     return data
   }
   const take = async (webhookId: string, { limit, waitSeconds }: { limit?: number; waitSeconds?: number } = {}) =>
-    data(await ask(TAKE, { webhookId, limit, waitSeconds })).taken as TakenDelivery[]
+    (await ask(TAKE, { webhookId, limit, waitSeconds })).taken as TakenDelivery[]
   const answer = async (taken: TakenDelivery[], { status = 200, ...rest }: Answering = {}) => {
     const answers = taken.map(({ deliveryId, attempt }) => ({ deliveryId, attempt, status, ...rest }))
-    return data(await ask(ANSWER, { answers })).answered as {
+    return (await ask(ANSWER, { answers })).answered as {
       counted: boolean
       reason: string | null
       delivery: { status: string } | null
     }[]
   }
-  const upsert = async (input: object) => data(await ask(CREATE, input)).upsertWebhook
+  const upsert = async (input: object) => (await ask(CREATE, input)).upsertWebhook
   return {
+    /** What is answered to a document of the test's own; throws an error with the answer's code. */
+    ask,
     take,
     answer,
     upsert,
     async extend(taken: TakenDelivery[], seconds?: number) {
       const deliveries = taken.map(({ deliveryId, attempt }) => ({ deliveryId, attempt }))
-      const { extended } = data(await ask(EXTEND, { deliveries, seconds }))
+      const { extended } = await ask(EXTEND, { deliveries, seconds })
       return extended as { leaseUntil: string | null }[]
     },
     /** Registers a pulled webhook: waits for its ping, and answers it. */
