@@ -122,14 +122,14 @@ export const openKeyring = async (database: Database, sealer: Sealer, clock: Clo
       return { keys: wanted.map(key => key.publicJwk) }
     },
     async rotate(sql = database.knex) {
-      const newest = (await load(sql, sealer)).at(-1)!
+      const read = () => (sql === database.knex ? look() : load(sql, sealer))
+      const newest = (await read()).at(-1)!
       const now = clock.now()
       // The next key is already published: two concurrent rotations both return it.
       if (newest.activeFrom > now && newest.revokedAt === null) return newest
       const generation = newest.generation + 1
       await insert({ generation, createdAt: now, activeFrom: now + PUBLISH_AHEAD_MS }, sql)
-      const made = sql === database.knex ? await look() : await load(sql, sealer)
-      return made.find(key => key.generation === generation)!
+      return (await read()).find(key => key.generation === generation)!
     },
     heard({ newest_key: newest, revoked_keys: revoked }) {
       const isAsHere = newest === all.at(-1)?.generation && revoked === all.filter(isRevoked).length

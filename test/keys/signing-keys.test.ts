@@ -180,6 +180,13 @@ describeEachEngine('signing keys', engine => {
     }
   })
 
+  it('is in the key set of the process that answers with it, which another process has made it for', async () => {
+    const [one, two] = [await open(), await open()]
+    const { kid } = await one.rotate()
+    assert.equal((await two.rotate()).kid, kid)
+    assert.ok(kids(two).includes(kid))
+  })
+
   if (engine !== 'sqlite') {
     it('stays known to the process that made it, though a look that began before is answered later', async () => {
       const keyring = await open()
