@@ -13,7 +13,7 @@ const UNKNOWN = /** @type {const} */ ([4, 3])
 /** Slots for each core: most files wait for something most of the time. */
 const SLOTS_A_CORE = 4
 /** Beyond this share of the cores, another file makes all of them slower: what waits looks more often than it would. */
-const BUSY = 0.8
+const BUSY = 0.9
 const LOOK_MS = 1_000
 
 /** Returns the share of the machine's processor time that was used since it was last called, by anyone. */

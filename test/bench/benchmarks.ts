@@ -80,14 +80,14 @@ export const benchmarks: Record<string, Benchmark> = {
   delivery: {
     file: 'delivery.ts',
     about: 'deliveries a second beside the same client without a database, and their latency',
-    smallest: '--deliveries 50 --rounds 1 --seconds 0.3 --engine sqlite',
+    smallest: '--deliveries 100 --rounds 1 --seconds 0.3 --engine sqlite',
   },
   claims: {
     file: 'delivery.ts',
     args: ['--claims'],
     isAlone: true,
     about: 'as delivery, and a claim beside 1,000,000 not yet due',
-    smallest: '--deliveries 50 --rounds 1 --seconds 0.3 --rows 200 --engine sqlite',
+    smallest: '--deliveries 100 --rounds 1 --seconds 0.3 --rows 200 --engine sqlite',
   },
   fairness: {
     file: 'fairness.ts',
@@ -164,7 +164,7 @@ export const benchmarks: Record<string, Benchmark> = {
     file: 'plots.ts',
     isAlone: true,
     about: 'the figures of docs/performance.md and their plots; `--plot` for short',
-    smallest: '--processes 1 --deliveries 50 --rows 200 --seconds 0.3 --folder plots --engine sqlite',
+    smallest: '--processes 1 --deliveries 100 --rows 200 --seconds 0.3 --folder plots --engine sqlite',
   },
   fuzz: {
     file: 'fuzz.ts',
