@@ -8,10 +8,6 @@ export const PATIENCE_MS = 60_000
 const LATE_BY = 0.1
 const LONGEST_PAUSE_MS = 250
 
-/** How long after a look the next one is, in a wait that began at this time of `performance.now()`. */
-export const pauseMs = (startedAt: number, everyMs: number): number =>
-  Math.max(everyMs, Math.min((performance.now() - startedAt) * LATE_BY, LONGEST_PAUSE_MS))
-
 /**
  * Repeats a look until its result is as expected, and returns that. An error counts as unexpected. Throws at the
  * deadline, with what was waited for and what was seen last.
@@ -39,6 +35,7 @@ export const eventually = async <Seen>(
       const told = typeof last === 'string' ? last : inspect(last, { depth: 4 })
       throw new Error(`Waited ${timeoutMs} ms for ${what}. Seen last: ${told}`)
     }
-    await wait(pauseMs(startedAt, everyMs))
+    const pauseMs = Math.min((performance.now() - startedAt) * LATE_BY, LONGEST_PAUSE_MS)
+    await wait(Math.max(everyMs, pauseMs))
   }
 }
