@@ -32,7 +32,7 @@ describe('the evidence of an attempt', () => {
     const server = createServer((_request, response) => {
       response.writeHead(200, { server: 'ledger/2', 'set-cookie': 'a=b', date: 'D' }).end('ok')
     })
-    const { evidence } = await senderFor(t).send({
+    const { durationMs, evidence } = await senderFor(t).send({
       url: `http://localhost:${await listening(t, server)}/`,
       ...request,
     })
@@ -45,7 +45,7 @@ describe('the evidence of an attempt', () => {
     assert.equal(responseHeaders!.server, 'ledger/2')
     assert.equal('set-cookie' in responseHeaders!, false)
     assert.deepEqual(Object.keys(phases!), ['lookupMs', 'connectMs', 'firstByteMs'])
-    for (const ms of Object.values(phases!)) assert.ok(ms >= 0 && ms < 5_000, String(ms))
+    for (const ms of Object.values(phases!)) assert.ok(ms >= 0 && ms <= durationMs, String(ms))
   })
 
   it('has the phases of the connection for its first request only, the TLS handshake among them', async t => {

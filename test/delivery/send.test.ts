@@ -43,7 +43,7 @@ describe('an attempt', () => {
     const { durationMs, evidence: _, ...answer } = await send(`http://127.0.0.1:${port}/hook?a=1#fragment`)
 
     assert.deepEqual(answer, { kind: 'response', statusCode: 429, retryAfter: '30', body: 'später' })
-    assert.equal(durationMs > 0 && durationMs < 5000, true)
+    assert.ok(durationMs > 0)
     assert.equal(`${seen.request!.method} ${seen.request!.url}`, 'POST /hook?a=1')
     assert.equal(seen.request!.headers.authorization, 'Bearer t')
     assert.equal(seen.request!.headers.host, `127.0.0.1:${port}`)
@@ -87,13 +87,18 @@ describe('an attempt', () => {
   })
 
   it('to an endpoint that hangs leaves the attempts to others as quick as they were', async t => {
-    const hanging = await tcp(t, () => {})
+    const open: Socket[] = []
+    let isOver = false
+    const hanging = await tcp(t, socket => void (isOver ? socket.destroy() : open.push(socket)))
     const quick = createHttpServer((_request, response) => void response.end('ok'))
     const url = `http://127.0.0.1:${await listening(t, quick)}/`
-    const hung = Array.from({ length: 100 }, () => outcomeOf(hanging, hasty))
-    const answer = await send(url, hasty)
-    assert.equal(answer.kind === 'response' && answer.durationMs < 300, true)
-    assert.deepEqual(await Promise.all(hung), Array(100).fill('timeout'))
+    let ended = 0
+    const hung = Array.from({ length: 100 }, () => outcomeOf(hanging).finally(() => (ended += 1)))
+    assert.equal((await send(url)).kind, 'response')
+    assert.equal(ended, 0, 'none of those that hang has ended before')
+    isOver = true
+    for (const socket of open) socket.destroy()
+    assert.deepEqual(await Promise.all(hung), Array(100).fill('connection_reset'))
   })
 })
 
@@ -162,7 +167,7 @@ describe('a status that has arrived counts', () => {
     })
     const answer = await send(url, hasty)
     assert.equal(answer.kind === 'response' && answer.statusCode, 202)
-    assert.equal(answer.durationMs >= 290 && answer.durationMs < 2000, true)
+    assert.ok(answer.durationMs >= 290)
   })
 
   it('when the connection is reset within the body', async t => {
@@ -261,7 +266,6 @@ describe('no usable answer', () => {
       const answer = await send(await tcp(t, onRequest), hasty)
       assert.equal(answer.kind === 'failure' ? answer.reason : answer.statusCode, reason)
       assert.equal(answer.kind === 'failure' && answer.detail !== '', true)
-      assert.equal(answer.durationMs < 2000, true)
     })
   }
 
