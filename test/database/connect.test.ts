@@ -258,7 +258,7 @@ describeEachEngine('a database', engine => {
       await second.knex('users').where({ id }).update({ name: 'third' })
       await holding
       assert.equal(await nameOf(id!), 'third')
-      assert.ok(performance.now() - startedMs < REQUEST_MS, 'the transaction could go on meanwhile')
+      assert.ok(performance.now() - startedMs < 0.8 * REQUEST_MS, 'the transaction could go on meanwhile')
     } finally {
       await second.close()
     }

@@ -284,15 +284,15 @@ describe('at its door a server', () => {
 
   describe('after a while', { concurrency: true }, () => {
     it('gives up a signed body that does not arrive within 10 s', async () => {
+      const WITHIN_MS = 10_000
       const { socket, status, seen } = await connect()
       const body = graphqlBody('{ viewer { id } }')
       socket.write(signedHead(body))
       const startedAt = performance.now()
-      const EACH_MS = 2_000
-      const dripping = setInterval(() => socket.write(body.slice(0, 1)), EACH_MS)
+      const dripping = setInterval(() => socket.write(body.slice(0, 1)), 2_000)
       try {
         assert.equal(await status(), 408, seen.text)
-        assert.ok(performance.now() - startedAt < (body.length * EACH_MS) / 2, 'long before all of it would be there')
+        assert.ok(performance.now() - startedAt < 2.5 * WITHIN_MS)
       } finally {
         clearInterval(dripping)
       }

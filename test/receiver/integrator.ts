@@ -2,7 +2,7 @@ import { cp, mkdir, mkdtemp, readdir, symlink, writeFile } from 'node:fs/promise
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { buildReceiver } from '../../scripts/build-receiver.js'
+import { buildKit } from './kit.ts'
 
 const repository = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -15,13 +15,11 @@ export const startProject = async (): Promise<string> => {
   await cp(path.join(repository, 'examples/pull'), path.join(folder, 'pull'), { recursive: true })
   await writeFile(path.join(folder, 'package.json'), '{"type":"module","private":true}')
   const installed = path.join(folder, 'node_modules')
-  const kit = path.join(installed, '@tidings/receiver')
-  await mkdir(kit, { recursive: true })
+  await mkdir(installed)
   for (const name of await readdir(path.join(repository, 'node_modules'))) {
     if (!name.startsWith('@tidings'))
       await symlink(path.join(repository, 'node_modules', name), path.join(installed, name))
   }
-  await cp(path.join(repository, 'receiver/package.json'), path.join(kit, 'package.json'))
-  buildReceiver(path.join(kit, 'dist'))
+  await buildKit(path.join(installed, '@tidings/receiver'))
   return folder
 }

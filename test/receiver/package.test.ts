@@ -5,11 +5,11 @@ import { cp, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'n
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
-import { buildReceiver } from '../../scripts/build-receiver.js'
 import { repository, run } from '../scripts/checkout.ts'
 import { whenItListens } from '../support/listening.ts'
 import { freePort } from '../support/ports.ts'
 import { isAtFullSize, unlessFullSize } from '../support/size.ts'
+import { buildKit } from './kit.ts'
 import { installRuntimes } from './package/runtimes.ts'
 import { post, startSender } from './sender.ts'
 
@@ -29,12 +29,8 @@ describe('the package @tidings/receiver, packed and installed', { skip: unlessFu
     at = isAtFullSize ? await installRuntimes() : OWN
     folder = await mkdtemp(path.join(tmpdir(), 'tidings-receiver-'))
     await writeFile(path.join(folder, 'package.json'), '{"type":"module","private":true}')
-    // Not where another test may pack it at the same time.
     const kit = path.join(folder, 'kit')
-    await mkdir(kit)
-    for (const name of ['package.json', 'README.md'])
-      await cp(path.join(repository, 'receiver', name), path.join(kit, name))
-    buildReceiver(path.join(kit, 'dist'))
+    await buildKit(kit)
     const options = ['--ignore-scripts', '--loglevel=error', '--pack-destination', folder]
     const packed = await run('npm', ['pack', ...options], { cwd: kit })
     assert.equal(packed.code, 0, packed.stderr)

@@ -13,6 +13,12 @@ export const paceOf = (pid: number): Pace => {
   }
 }
 
+/** Counts milliseconds by the clock, without those in which this process waited for a processor that others had. */
+export const startAlone = (): (() => number) => {
+  const [startedAt, before] = [performance.now(), paceOf(process.pid)]
+  return () => performance.now() - startedAt - (paceOf(process.pid).waited - before.waited) / 1e6
+}
+
 /** How many times as long as alone processes took for what they did, by all that is known of them; 1 if nothing is. */
 export const slowerBy = (paces: Iterable<Pace>): number => {
   const all = { ran: 0, waited: 0 }

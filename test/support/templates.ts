@@ -117,9 +117,10 @@ const migratedFile = async (): Promise<string> => {
 const migratedOnServer = async (serverUrl: string): Promise<string> => {
   const name = PREFIX + randomBytes(6).toString('hex')
   await onServer(serverUrl, createDatabase(name))
-  await migrateByProgram(urlOf(serverUrl, name))
-  const database = await connect(urlOf(serverUrl, name))
+  const url = urlOf(serverUrl, name)
+  const database = await connect(url)
   try {
+    await migrateByProgram(url)
     return await statementsOf(database)
   } finally {
     await database.close()
