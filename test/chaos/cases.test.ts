@@ -14,9 +14,8 @@ import { cases } from './cases/index.ts'
 /** Most cases wait, for a lease or a stall. Beyond the least, one begins at a look that finds few threads running. */
 const AT_ONCE = { least: 5, most: 10 }
 const LOOK_MS = 2_000
-/** Threads of the machine that run or could, in the mean of some looks: for one case more, or one that is timed. */
+/** Threads of the machine that run or could, in the mean of some looks, for one case more. */
 const MOST_RUNNABLE = 3 * availableParallelism()
-const CALM_RUNNABLE = 2 * availableParallelism()
 const LOOKS_OF_MEAN = 5
 /** Of cases whose own size takes minutes. */
 const SIZES: Record<string, number> = {
@@ -37,13 +36,12 @@ const SIZES: Record<string, number> = {
  * after the other.
  */
 const LONGEST = [
-  ...['interrupted', 'terminated', 'sent-again', 'migrate-killed', 'sent-again-killed', 'raced-webhooks'],
+  ...['interrupted', 'terminated', 'sent-again', 'dark-mutation', 'history-429', 'pending-429'],
+  ...['migrate-killed', 'sent-again-killed', 'raced-webhooks', 'recovery-behind'],
   ...['stop-statements', 'ping-disabled', 'cancelled-delivered', 'start-statements', 'redeliver-purged'],
   ...['migrate-statements', 'url-changed', 'revoke-statements', 'held-elsewhere', 'rotate-statements'],
   ...['healing-frozen', 'reseal-statements', 'healing-killed', 'disabled', 'sight-lost-token', 'sight-lost-project'],
 ]
-/** Those that measure how late something is: they come last, when little else runs. */
-const TIMED = ['history-429', 'dark-mutation', 'recovery-behind', 'pending-429']
 const placeOf = (name: string): number => (LONGEST.includes(name) ? LONGEST.indexOf(name) : LONGEST.length)
 
 const families = engines.map(name => name.split(' ')[0]!)
@@ -71,28 +69,25 @@ const runCase = async (name: string, engine: string, isOwn = false, size = SIZES
   assert.ok(isGreen, said)
 }
 
-const waiting: { isTimed: boolean; begin: () => void }[] = []
-const running = { timed: 0, others: 0 }
+const waiting: (() => void)[] = []
+let running = 0
 let runnable = MOST_RUNNABLE
 
 const beginOne = (most: number): void => {
-  const isCalm = runnable < CALM_RUNNABLE || running.others === 0
-  const next = waiting.find(({ isTimed }) => !isTimed) ?? (isCalm ? waiting[0] : undefined)
-  if (!next || running.timed + running.others >= most) return
-  waiting.splice(waiting.indexOf(next), 1)
-  running[next.isTimed ? 'timed' : 'others'] += 1
-  next.begin()
+  if (running >= most || waiting.length === 0) return
+  running += 1
+  waiting.shift()!()
 }
 
 /** Runs it when it is its turn. */
-const inTurn = async (isTimed: boolean, work: () => Promise<void>): Promise<void> => {
-  const turn = new Promise<void>(begin => waiting.push({ isTimed, begin }))
+const inTurn = async (work: () => Promise<void>): Promise<void> => {
+  const turn = new Promise<void>(begin => waiting.push(begin))
   beginOne(AT_ONCE.least)
   await turn
   try {
     await work()
   } finally {
-    running[isTimed ? 'timed' : 'others'] -= 1
+    running -= 1
     beginOne(AT_ONCE.least)
   }
 }
@@ -122,8 +117,7 @@ if (isAtFullSize)
       (one, other) => placeOf(one.name) - placeOf(other.name),
     )) {
       for (const engine of families.filter(family => of.some(one => one === family))) {
-        it(`${name} (${engine}): ${says}`, () =>
-          inTurn(TIMED.includes(name), () => runCase(name, engine, needsOwnServer)))
+        it(`${name} (${engine}): ${says}`, () => inTurn(() => runCase(name, engine, needsOwnServer)))
       }
     }
   })

@@ -28,3 +28,15 @@ export const slowerBy = (paces: Iterable<Pace>): number => {
   }
   return all.ran > 0 ? (all.ran + all.waited) / all.ran : 1
 }
+
+/** Tells how many times as long as alone these processes have taken since. */
+export const startPace = (pids: number[]): (() => number) => {
+  const since = pids.map(pid => ({ pid, ...paceOf(pid) }))
+  return () =>
+    slowerBy(
+      since.map(({ pid, ran, waited }) => {
+        const now = paceOf(pid)
+        return { ran: now.ran - ran, waited: now.waited - waited }
+      }),
+    )
+}
