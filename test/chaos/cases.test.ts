@@ -36,11 +36,11 @@ const SIZES: Record<string, number> = {
  * after the other.
  */
 const LONGEST = [
-  ...['interrupted', 'terminated', 'sent-again', 'dark-mutation', 'history-429', 'pending-429'],
-  ...['migrate-killed', 'sent-again-killed', 'raced-webhooks', 'recovery-behind'],
+  ...['interrupted', 'terminated', 'sent-again', 'migrate-killed', 'sent-again-killed', 'raced-webhooks'],
   ...['stop-statements', 'ping-disabled', 'cancelled-delivered', 'start-statements', 'redeliver-purged'],
   ...['migrate-statements', 'url-changed', 'revoke-statements', 'held-elsewhere', 'rotate-statements'],
   ...['healing-frozen', 'reseal-statements', 'healing-killed', 'disabled', 'sight-lost-token', 'sight-lost-project'],
+  ...['dark-mutation', 'history-429', 'pending-429', 'recovery-behind'],
 ]
 const placeOf = (name: string): number => (LONGEST.includes(name) ? LONGEST.indexOf(name) : LONGEST.length)
 

@@ -43,6 +43,8 @@ export type Stage = {
    * they are, has stood still at most. The machine may have been full. What clients pull begins by a server's clock.
    */
   stoppedWithinMs(): number
+  /** Another stage of the same kind, with a database of its own on the same server. */
+  apart(): Promise<Stage>
   /** Registers work for the end of the case, whatever its result. */
   after(work: () => unknown): void
   /** Logs what the case is doing. */
@@ -314,6 +316,11 @@ export const openStage = async (
       },
       world: createWorld,
       stoppedWithinMs: () => STOPPED_WITHIN_MS + (isPulled ? 0 : Math.round(stood.max / 1e6)),
+      async apart() {
+        const { stage, clear } = await openStage(given)
+        after(clear)
+        return stage
+      },
       after,
       say: given.onLine,
       expect(sentence, holds, seen) {
