@@ -1,4 +1,5 @@
 import { answerCases } from './answers.ts'
+import { awayCases } from './away.ts'
 import { betweenCases } from './between.ts'
 import { type Case, pulled } from './case.ts'
 import { decidedCases } from './decided.ts'
@@ -18,6 +19,7 @@ const ofEndpoints: readonly Case[] = [
   ...stopCases,
   ...answerCases,
   ...waitingCases,
+  ...awayCases,
   ...planCases,
   ...orderCases,
   ...recoveryCases,
