@@ -33,7 +33,7 @@ const SIZES: Record<string, number> = {
 
 /**
  * What takes longest begins first, so that nothing is waited for alone; those that start many processes at once, one
- * after the other.
+ * after the other, and after these what measures how late something is.
  */
 const LONGEST = [
   ...['interrupted', 'terminated', 'sent-again', 'migrate-killed', 'sent-again-killed', 'raced-webhooks'],

@@ -13,10 +13,19 @@ export const paceOf = (pid: number): Pace => {
   }
 }
 
+/** Returns what tells a process's pace since now. */
+const paceSince = (pid: number): (() => Pace) => {
+  const before = paceOf(pid)
+  return () => {
+    const { ran, waited } = paceOf(pid)
+    return { ran: ran - before.ran, waited: waited - before.waited }
+  }
+}
+
 /** Counts milliseconds by the clock, without those in which this process waited for a processor that others had. */
 export const startAlone = (): (() => number) => {
-  const [startedAt, before] = [performance.now(), paceOf(process.pid)]
-  return () => performance.now() - startedAt - (paceOf(process.pid).waited - before.waited) / 1e6
+  const [startedAt, pace] = [performance.now(), paceSince(process.pid)]
+  return () => performance.now() - startedAt - pace().waited / 1e6
 }
 
 /** How many times as long as alone processes took for what they did, by all that is known of them; 1 if nothing is. */
@@ -31,12 +40,6 @@ export const slowerBy = (paces: Iterable<Pace>): number => {
 
 /** Tells how many times as long as alone these processes have taken since. */
 export const startPace = (pids: number[]): (() => number) => {
-  const since = pids.map(pid => ({ pid, ...paceOf(pid) }))
-  return () =>
-    slowerBy(
-      since.map(({ pid, ran, waited }) => {
-        const now = paceOf(pid)
-        return { ran: now.ran - ran, waited: now.waited - waited }
-      }),
-    )
+  const paces = pids.map(paceSince)
+  return () => slowerBy(paces.map(pace => pace()))
 }

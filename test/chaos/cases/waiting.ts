@@ -215,8 +215,8 @@ const openSide = async (stage: Stage): Promise<Side> => {
 }
 
 /**
- * First attempts of one webhook beside something, and at the same time those of another server with a database of its
- * own, which has nothing beside: what the machine does to all, it does to both. They are at most twice as late.
+ * First attempts of one webhook beside something, and at the same time those of another server and database server,
+ * which have nothing beside: what the machine does to all, it does to both. They are at most twice as late.
  */
 const beside = async (stage: Stage, side: Side, begin: () => Promise<unknown>) => {
   const apart = await openSide(await stage.apart())

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import path from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { setTimeout as wait } from 'node:timers/promises'
+import { startThrowAwayDatabase } from '../../../scripts/throw-away-database.js'
 import { connect } from '../../../server/database/connect.ts'
 import { createAccessToken } from '../../../server/domain/access-tokens.ts'
 import { createSealer } from '../../../server/keys/seal.ts'
@@ -43,7 +44,7 @@ export type Stage = {
    * they are, has stood still at most. The machine may have been full. What clients pull begins by a server's clock.
    */
   stoppedWithinMs(): number
-  /** Another stage of the same kind, with a database of its own on the same server. */
+  /** Another stage of the same kind, with a database server of its own. */
   apart(): Promise<Stage>
   /** Registers work for the end of the case, whatever its result. */
   after(work: () => unknown): void
@@ -317,7 +318,9 @@ export const openStage = async (
       world: createWorld,
       stoppedWithinMs: () => STOPPED_WITHIN_MS + (isPulled ? 0 : Math.round(stood.max / 1e6)),
       async apart() {
-        const { stage, clear } = await openStage(given)
+        const { url, stop } = sql.engine === 'sqlite' ? { url: given.url } : await startThrowAwayDatabase()
+        if (stop) after(stop)
+        const { stage, clear } = await openStage({ ...given, url })
         after(clear)
         return stage
       },
