@@ -308,8 +308,8 @@ export class Readers {
       return
     }
     if (ready.length < this.#readers.size || this.#readers.size >= this.#limits.readers) return
-    const running = this.#running(ready)
-    const isLimited = (job: Job) => !mayHaveMore(this.#standing.shareOf(job), running, this.#limits)
+    const [running, rules] = [this.#running(ready), this.#rules]
+    const isLimited = (job: Job) => !mayHaveMore(this.#standing.shareOf(job), running, rules)
     const first = [...this.#waiting].filter(job => !isLimited(job)).sort((a, b) => a.askedAt - b.askedAt)[0]
     const isNoneLight = hasNoneLight(running)
     if (!first && (ready.length === 0 || !isNoneLight)) return

@@ -31,13 +31,15 @@ const { values: options } = parseArgs({
     'in-flight': { type: 'string', default: '2' },
     /** Seconds. */
     window: { type: 'string', default: '8' },
+    /** Milliseconds between an answer and the next small question of the other tenant. */
+    pause: { type: 'string', default: '25' },
     deliveries: { type: 'string', default: '20000' },
     users: { type: 'string', default: '20000' },
   },
 })
 const WINDOW_MS = Number(options.window) * 1000
 const BASE_MS = unlessSmallest(3_000, 500)
-const PAUSE_MS = 25
+const PAUSE_MS = Number(options.pause)
 /** The most by which the 99th percentile of others may grow. */
 const MOST_TIMES = 4
 

@@ -59,6 +59,14 @@ it('a party has half of the places, and few heavy queries at once', () => {
   assert.deepEqual(places(heavy(), [], many(3, 'heavy')), [0])
 })
 
+it('a party has a quarter of the places while several tenants ask, and one at least', () => {
+  const begins = (own: number, limits = LIMITS) =>
+    mayBegin(light('own'), 0, [many(own, 'own'), []], { ...limits, isShared: true })
+  assert.ok(begins(1))
+  assert.ok(!begins(2))
+  assert.ok(begins(0, { ...LIMITS, places: 1 }))
+})
+
 it('a suspect runs alone, and one at a time', () => {
   assert.deepEqual(places(suspect(), [light()], []), [1])
   assert.deepEqual(places(suspect(), [suspect('other')], [], []), [])
@@ -110,7 +118,7 @@ it('a light query begins anew elsewhere, when what runs beside it is not light',
 })
 
 it('of several tenants, each leaves a reader to the others', () => {
-  const shared = { ...LIMITS, isShared: true }
+  const shared = { ...LIMITS, readers: 4, isShared: true }
   const begins = (job: Share, ...readers: Share[][]) =>
     readers.flatMap((_, index) => (mayBegin(job, index, readers, shared) ? [index] : []))
   assert.deepEqual(begins(light('a'), [light('a')], []), [0])
