@@ -18,11 +18,15 @@ import { checkLimits, listsOf } from '../../server/graphql/limits.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import { type Credentials, signRequest } from '../../shared/hmac.ts'
 import { describeEachEngine } from '../support/databases.ts'
+import { cpuMsOf } from '../support/effort.ts'
 import { addProject, startTestServer, type TestServer } from '../support/server.ts'
 
 const ENV = { TIDINGS_ROLES: 'api', TIDINGS_RATE_LIMIT: '0', TIDINGS_LOG_LEVEL: 'silent' }
-/** What a client may wait while others ask for the worst. Alone it waits a few milliseconds. */
-const PROMPT_MS = 2_000
+/**
+ * Milliseconds of processor time that the server may spend, while others ask for the worst, until a client is answered.
+ * Alone it is a few.
+ */
+const PROMPT_MS = 1_500
 /** What the worst may take until it is answered or refused. */
 const SOON_MS = 20_000
 
@@ -33,10 +37,11 @@ const whileAnotherAsks = async <T>(server: TestServer, work: () => Promise<T>): 
   let slowest = 0
   const another = (async () => {
     while (asking) {
-      const started = performance.now()
-      const { data } = await server.graphql('{ viewer { name } }', {}, other)
-      assert.deepEqual(data, { viewer: { name: 'another' } })
-      slowest = Math.max(slowest, performance.now() - started)
+      const spentMs = await cpuMsOf(async () => {
+        const { data } = await server.graphql('{ viewer { name } }', {}, other)
+        assert.deepEqual(data, { viewer: { name: 'another' } })
+      })
+      slowest = Math.max(slowest, spentMs)
     }
   })()
   try {
@@ -44,7 +49,7 @@ const whileAnotherAsks = async <T>(server: TestServer, work: () => Promise<T>): 
   } finally {
     asking = false
     await another
-    assert.ok(slowest < PROMPT_MS, `another client waited ${Math.round(slowest)} ms`)
+    assert.ok(slowest < PROMPT_MS, `another client waited for ${Math.round(slowest)} ms of work`)
   }
 }
 
