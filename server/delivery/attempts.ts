@@ -80,8 +80,9 @@ export class Attempts {
   /** Begins the attempts whose turn has come. */
   beginWaiting(): void {
     const { places, isStopping } = this.#around
-    if (isStopping() || places.count === this.#begun.size || !this.recheck.isFresh()) return
-    for (let place = places.next(); place; place = places.next()) {
+    if (isStopping() || places.count === this.#begun.size) return
+    const next = () => places.next(place => this.recheck.isFresh(place))
+    for (let place = next(); place; place = next()) {
       const { deliveryId } = place.job
       this.make(place).catch(error =>
         // The lease runs out, and the delivery is due again.
@@ -166,7 +167,7 @@ export class Attempts {
 
   #mayBegin(place: Place): boolean {
     // Connecting may have taken long, or the process may have been frozen.
-    const isLate = !this.recheck.mayBegin() || place.leaseEnd <= this.#tools.clock.now()
+    const isLate = !this.recheck.mayBegin(place) || place.leaseEnd <= this.#tools.clock.now()
     if (isLate || this.#stopped.has(place)) return false
     this.#sent.add(place)
     return true

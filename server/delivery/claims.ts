@@ -172,7 +172,7 @@ export class Claims {
     this.#given.watch?.claimed((performance.now() - startedAt) / 1000, claimed.takenOver)
     const foundOf = new Map<string, number>()
     for (const job of claimed.found) foundOf.set(lineOf(job), (foundOf.get(lineOf(job)) ?? 0) + 1)
-    for (const job of claimed.taken) this.#given.places.add(job, now + LEASE_MS)
+    for (const job of claimed.taken) this.#given.places.add(job, now + LEASE_MS, startedAt)
     if (claimed.hasPast) this.#given.onPast()
     // A change of the webhook may lift the hold.
     for (const over of claimed.passedOver) this.#passed.set(keyOf(over), Math.min(over.until, now + PASSED_MS))

@@ -21,7 +21,8 @@ export type Place = {
   lane: Lane
   leaseEnd: number
   state: PlaceState
-  /** By `performance.now()`. */
+  /** When it was last known that it may be sent, by `performance.now()`, as `begunAt`. */
+  checkedAt: number
   begunAt: number
 }
 

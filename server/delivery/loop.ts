@@ -129,12 +129,13 @@ export class DeliveryLoop {
    */
   async deliverNow(claimed: Claim): Promise<Settlement | undefined> {
     for (let n = 0; n < MOST_READS; n++) {
-      const startedAt = performance.now()
-      const looked = this.#attempts.recheck.claiming()
-      const job = await presentJobOf(this.#tools.database, claimed).finally(looked)
+      const checkedAt = performance.now()
+      const job = await presentJobOf(this.#tools.database, claimed)
       if (!job) return undefined
-      if (performance.now() - startedAt < BELIEVED_MS) {
-        return this.#attempts.make(this.#places.startNow(job, timeOfId(claimed.lease) + LEASE_MS))
+      if (performance.now() - checkedAt < BELIEVED_MS) {
+        const place = this.#places.startNow(job, timeOfId(claimed.lease) + LEASE_MS, checkedAt)
+        this.#attempts.recheck.added(checkedAt)
+        return this.#attempts.make(place)
       }
     }
     return undefined
@@ -244,8 +245,8 @@ export class DeliveryLoop {
   async #claim(now: number): Promise<number | undefined> {
     this.#mayBeDue = false
     await this.#leases.renew()
-    const claimed = this.#attempts.recheck.claiming()
-    const inMs = await this.#claims.claimDue(now).finally(claimed)
+    const checkedAt = performance.now()
+    const inMs = await this.#claims.claimDue(now).finally(() => this.#attempts.recheck.added(checkedAt))
     this.#attempts.beginWaiting()
     await othersTurn()
     if (inMs === 0) this.#mayBeDue = true
@@ -329,14 +330,13 @@ export class DeliveryLoop {
 
   /** Deliveries are committed that have places here. */
   #committed(committed: Place[], lookedAt: number): void {
-    const added = this.#attempts.recheck.adding(lookedAt)
     const now = this.#tools.clock.now()
     for (const place of committed) {
-      const heldUntil = this.#places.fill(place)
+      const heldUntil = this.#places.fill(place, lookedAt)
       if (this.#isStopping) void this.#attempts.giveBack(this.#places.withdraw([place]), now)
       else if (heldUntil > now) void this.#attempts.giveBack(this.#places.holdWebhook(place, heldUntil), heldUntil)
     }
-    added()
+    this.#attempts.recheck.added(lookedAt)
     this.#attempts.beginWaiting()
   }
 

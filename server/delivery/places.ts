@@ -125,9 +125,9 @@ export class Places {
     return quotas
   }
 
-  /** A claimed job waits for its turn. */
-  add(job: Job, leaseEnd: number): void {
-    this.#lanes.wait(this.#enter(job, leaseEnd, 'waiting'))
+  /** A job waits for its turn, whose claim began at `checkedAt`. */
+  add(job: Job, leaseEnd: number, checkedAt: number): void {
+    this.#lanes.wait(this.#enter(job, leaseEnd, 'waiting', checkedAt))
   }
 
   /**
@@ -136,7 +136,7 @@ export class Places {
    */
   reserve(job: Job, leaseEnd: number): Place | undefined {
     const isHeld = this.#heldUntil(job) > this.#clock.now()
-    return !isHeld && this.hasRoom(job) ? this.#enter(job, leaseEnd, 'reserved') : undefined
+    return !isHeld && this.hasRoom(job) ? this.#enter(job, leaseEnd, 'reserved', 0) : undefined
   }
 
   /** Whether the job would get a place. */
@@ -148,10 +148,12 @@ export class Places {
   /**
    * Adds a queued job whose place was reserved; it waits for its turn.
    *
+   * @param checkedAt when the transaction that queued it had checked it
    * @returns until when its webhook receives nothing, if it has become held meanwhile
    */
-  fill(place: Place): number {
+  fill(place: Place, checkedAt: number): number {
     enterState(place, 'waiting')
+    place.checkedAt = checkedAt
     this.#reserved.delete(place)
     this.#places.add(place)
     this.#lanes.wait(place)
@@ -159,13 +161,13 @@ export class Places {
   }
 
   /** Adds a job that has a place elsewhere and so does not wait, such as a ping. */
-  startNow(job: Job, leaseEnd: number): Place {
-    return this.#enter(job, leaseEnd, 'ping')
+  startNow(job: Job, leaseEnd: number, checkedAt: number): Place {
+    return this.#enter(job, leaseEnd, 'ping', checkedAt)
   }
 
   /** Takes the next job to send, tenants in turn, if there is a free place and a job that may have it. */
-  next(): Place | undefined {
-    for (let place = this.#nextWaiting(); place; place = this.#nextWaiting()) {
+  next(isFresh: (place: Place) => boolean = () => true): Place | undefined {
+    for (let place = this.#nextWaiting(isFresh); place; place = this.#nextWaiting(isFresh)) {
       // The process was frozen past the lease: another process may have the delivery now.
       if (place.leaseEnd > this.#clock.now()) return this.#begin(place)
       this.leave(place)
@@ -224,16 +226,16 @@ export class Places {
     }
   }
 
-  #enter(job: Job, leaseEnd: number, state: 'reserved' | 'waiting' | 'ping'): Place {
-    const place: Place = { job, lane: this.#lanes.enter(job), leaseEnd, state, begunAt: 0 }
+  #enter(job: Job, leaseEnd: number, state: 'reserved' | 'waiting' | 'ping', checkedAt: number): Place {
+    const place: Place = { job, lane: this.#lanes.enter(job), leaseEnd, state, checkedAt, begunAt: 0 }
     if (state === 'reserved') this.#reserved.add(place)
     else this.#places.add(place)
     if (state !== 'ping') this.#lanes.count(place, 'memory', 1)
     return place
   }
 
-  #nextWaiting(): Place | undefined {
-    return this.#lanes.shift(({ job }) => this.#mayTake('sending', claimableOf(job)))
+  #nextWaiting(isFresh: (place: Place) => boolean): Place | undefined {
+    return this.#lanes.shift(place => isFresh(place) && this.#mayTake('sending', claimableOf(place.job)))
   }
 
   #begin(place: Place): Place {

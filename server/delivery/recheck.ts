@@ -26,8 +26,8 @@ type Given = {
 
 /**
  * Checks again what this process has claimed and not yet sent: one statement for all webhooks, one for all leases, and
- * one for what limited tokens may see. Runs every half second, and only while deliveries wait. A claim counts as a
- * check of what it takes.
+ * one for what limited tokens may see. Runs every half second, and only while deliveries wait. Each place has the time
+ * of its last check: one that waits for the next delays no other, however long that takes.
  *
  * @param given.hasUnsent whether `unsent` would return any; called often
  * @param given.onLooked called after each check with the claims that it found stopped
@@ -38,16 +38,11 @@ export class Recheck {
   readonly #onLooked: Given['onLooked']
   readonly #database: Given['database']
   readonly #hasUnsent: Given['hasUnsent']
-  /** Everything that waits was checked at this time or later. */
-  #lookedAt = performance.now()
-  readonly #claims = new Set<number>()
   #looking = false
   #failing = false
   #ended = false
   #timer: NodeJS.Timeout | undefined
   #nextAt = 0
-  /** Times of jobs added while a check is under way, which does not see them. */
-  #unseenSince = Number.POSITIVE_INFINITY
 
   constructor(given: Given) {
     this.#unsent = given.unsent
@@ -57,39 +52,26 @@ export class Recheck {
     this.#hasUnsent = given.hasUnsent
   }
 
-  /**
-   * Call it when a claim begins, which also checks what it takes; call the returned function when the jobs are added.
-   */
-  claiming(): () => void {
-    const startedAt = performance.now()
-    if (!this.#hasUnsent()) this.#lookedAt = startedAt
-    this.#claims.add(startedAt)
-    return () => {
-      this.#claims.delete(startedAt)
-      this.#keepLooking()
-    }
-  }
-
-  /**
-   * Call it when jobs are added without a claim that were checked at this time, by `performance.now()`; call the
-   * returned function when they are added.
-   */
-  adding(addedAt: number): () => void {
-    this.#lookedAt = this.#hasUnsent() ? Math.min(this.#lookedAt, addedAt) : addedAt
-    this.#unseenSince = Math.min(this.#unseenSince, addedAt)
-    return () => this.#keepLooking()
-  }
-
-  /** Whether waiting jobs may be sent without another check. If not, one is on its way. */
-  isFresh(): boolean {
-    if (performance.now() - this.#lookedAt <= BELIEVED_MS) return true
+  /** Whether a waiting job may be sent without another check. If not, one is on its way. */
+  isFresh({ checkedAt }: Place): boolean {
+    if (performance.now() - checkedAt <= BELIEVED_MS) return true
     if (!this.#looking && !this.#timer && !this.#ended) this.#look()
     return false
   }
 
   /** Whether the last check allows a request to begin now. */
-  mayBegin(): boolean {
-    return performance.now() - this.#lookedAt <= BEGUN_MS
+  mayBegin({ checkedAt }: Place): boolean {
+    return performance.now() - checkedAt <= BEGUN_MS
+  }
+
+  /**
+   * Call it when jobs were added that were checked at this time, by `performance.now()`. They are not checked again at
+   * once: most are sent by then.
+   */
+  added(checkedAt: number): void {
+    if (!this.#hasUnsent() || this.#timer || this.#looking || this.#ended) return
+    const lookAt = Math.max(this.#nextAt, checkedAt + EVERY_MS)
+    this.#timer = setTimeout(() => this.#look(), Math.max(0, lookAt - performance.now()))
   }
 
   stop(): void {
@@ -101,17 +83,16 @@ export class Recheck {
     clearTimeout(this.#timer)
     this.#timer = undefined
     this.#looking = true
-    this.#nextAt = performance.now() + EVERY_MS
-    // A claim's jobs were checked when the claim began.
-    const startedAt = Math.min(performance.now(), ...this.#claims)
-    this.#unseenSince = Number.POSITIVE_INFINITY
-    const stopped = await this.#stoppedOf(this.#unsent()).catch(error => {
+    const startedAt = performance.now()
+    this.#nextAt = startedAt + EVERY_MS
+    const unsent = this.#unsent()
+    const stopped = await this.#stoppedOf(unsent).catch(error => {
       if (!this.#failing) this.#log.error({ err: error }, 'what waits cannot be looked at again, and is not sent')
     })
     this.#failing = stopped === undefined
     this.#looking = false
-    if (stopped) this.#lookedAt = Math.min(startedAt, this.#unseenSince)
-    this.#keepLooking()
+    if (stopped) for (const place of unsent) place.checkedAt = startedAt
+    this.added(startedAt)
     if (stopped && !this.#ended) this.#onLooked(stopped)
   }
 
@@ -153,14 +134,5 @@ export class Recheck {
       places.map(({ job }) => job.deliveryId),
     )
     return new Map(found.map(row => [row.delivery_id, row.lease]))
-  }
-
-  #keepLooking(): void {
-    if (!this.#hasUnsent() || this.#timer || this.#looking || this.#ended) return
-    // Jobs checked a moment ago, such as by their claim, are not checked again at once: most are sent by then.
-    this.#timer = setTimeout(
-      () => this.#look(),
-      Math.max(0, this.#nextAt - performance.now(), this.#lookedAt + EVERY_MS - performance.now()),
-    )
   }
 }

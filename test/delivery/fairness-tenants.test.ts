@@ -2,12 +2,15 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
+import type { Database } from '../../server/database/connect.ts'
 import { Pings } from '../../server/delivery/pings.ts'
 import { Places } from '../../server/delivery/places.ts'
 import type { Job, Settlement } from '../../server/delivery/queue.ts'
+import { Recheck } from '../../server/delivery/recheck.ts'
 import type { Change } from '../../server/domain/change.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { recoverDeliveries } from '../../server/domain/recovery.ts'
+import { createLog } from '../../server/log.ts'
 import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { eventually } from '../support/eventually.ts'
@@ -134,7 +137,7 @@ describe('the shares of tenants', () => {
     const crowd = Array.from({ length: 500 }, (_, n) => job(`crowd-${n}`, 'crowd'))
     const { take } = places.triage(crowd)
     assert.ok(take.length <= 96, `${take.length} of 128`)
-    for (const each of take) places.add(each, clock.now() + 30_000)
+    for (const each of take) places.add(each, clock.now() + 30_000, performance.now())
     assert.equal(places.triage([job('other', 'other')]).take.length, 1)
   })
 
@@ -152,7 +155,8 @@ describe('the shares of tenants', () => {
     const places = new Places({ clock, concurrency: 64 })
     const claimables = [true, false].map(recovered => ({ webhookId: 'a', tenantId: 'tenant', recovered }))
     assert.deepEqual([...places.quotas(claimables, 1)], [[claimables[1], 1]])
-    for (const recovered of [true, false]) places.add({ ...job('a', 'tenant'), recovered }, clock.now() + 30_000)
+    for (const recovered of [true, false])
+      places.add({ ...job('a', 'tenant'), recovered }, clock.now() + 30_000, performance.now())
     assert.deepEqual(
       [places.next(), places.next()].map(place => place!.job.recovered),
       [false, true],
@@ -162,7 +166,7 @@ describe('the shares of tenants', () => {
   it('leave an endpoint that has timed out twice one place, until it answers', () => {
     const places = new Places({ clock, concurrency: 64 })
     const attempt = (settlement: Settlement): void => {
-      places.add(job('a', 'tenant'), clock.now() + 30_000)
+      places.add(job('a', 'tenant'), clock.now() + 30_000, performance.now())
       const place = places.next()!
       places.ended(place, settlement)
       places.leave(place)
@@ -179,9 +183,9 @@ describe('the shares of tenants', () => {
   it('leave a webhook alone for as long as its url asked for, and no url that comes after', () => {
     const places = new Places({ clock, concurrency: 64 })
     const of = (epoch: number) => ({ ...job('asked', 'asked'), epoch })
-    const place = places.startNow(of(1), clock.now() + 30_000)
-    places.add(of(1), clock.now() + 30_000)
-    places.add(of(2), clock.now() + 30_000)
+    const place = places.startNow(of(1), clock.now() + 30_000, performance.now())
+    places.add(of(1), clock.now() + 30_000, performance.now())
+    places.add(of(2), clock.now() + 30_000, performance.now())
     assert.deepEqual(
       places.holdWebhook(place, clock.now() + 60_000).map(waiting => waiting.job.epoch),
       [1],
@@ -189,12 +193,29 @@ describe('the shares of tenants', () => {
     assert.deepEqual([places.triage([of(1)]).take.length, places.triage([of(2)]).take.length], [0, 1])
   })
 
+  it('send what may be sent, however long the look takes that another delivery waits for', () => {
+    const places = new Places({ clock, concurrency: 64 })
+    const recheck = new Recheck({
+      // Where no statement is answered, the look does not end well.
+      database: {} as Database,
+      log: createLog('silent'),
+      unsent: () => places.all,
+      hasUnsent: () => true,
+      onLooked: () => {},
+    })
+    places.add(job('old', 'tenant'), clock.now() + 30_000, performance.now() - 900)
+    places.add(job('new', 'tenant'), clock.now() + 30_000, performance.now())
+    const next = () => places.next(place => recheck.isFresh(place))?.job.webhookId
+    assert.deepEqual([next(), next()], ['new', undefined])
+    recheck.stop()
+  })
+
   it('probe no more than a quarter of the places together', () => {
     const places = new Places({ clock, concurrency: 64 })
     const ids = Array.from({ length: 100 }, (_, n) => `hanging-${n}`)
     for (const id of ids) {
       for (let n = 0; n < 2; n++) {
-        const place = places.startNow(job(id, id), clock.now() + 30_000)
+        const place = places.startNow(job(id, id), clock.now() + 30_000, performance.now())
         places.ended(place, timeout)
         places.leave(place)
       }
@@ -209,7 +230,7 @@ describe('the shares of tenants', () => {
     const kept = crowd.flatMap(each => places.reserve(each, leaseEnd) ?? [])
     assert.equal(kept.length, new Places({ clock, concurrency: 64 }).triage(crowd).take.length)
     const other = places.reserve(job('other', 'other'), leaseEnd)!
-    assert.equal(places.fill(other), 0)
+    assert.equal(places.fill(other, performance.now()), 0)
     assert.equal(places.next(), other, 'which is sent before those that are not committed')
     for (const place of kept) places.leave(place)
     assert.deepEqual([places.reserved, places.count], [0, 1])
@@ -223,10 +244,10 @@ describe('the shares of tenants', () => {
     const given = { ...job('a', 'tenant'), epoch: 0 }
     assert.equal(places.reserve({ ...given, webhook: { ...given.webhook, held_until: held } }, leaseEnd), undefined)
     const [sent, kept] = [places.reserve(given, leaseEnd)!, places.reserve(given, leaseEnd)!]
-    places.fill(sent)
+    places.fill(sent, performance.now())
     places.next()
     places.holdWebhook(sent, held)
-    assert.equal(places.fill(kept), held)
+    assert.equal(places.fill(kept, performance.now()), held)
   })
 })
 

@@ -117,7 +117,7 @@ describe('the shares of a process', () => {
   /** What so many due deliveries of each of these webhooks, by turns, get in memory and in connections. */
   const fill = (places: Places, webhookIds: string[], count = 1000) => {
     const { take } = places.triage(Array.from({ length: count }, () => webhookIds.map(job)).flat())
-    for (const each of take) places.add(each, clock.now() + 30_000)
+    for (const each of take) places.add(each, clock.now() + 30_000, performance.now())
     const sent = []
     for (let place = places.next(); place; place = places.next()) sent.push(place)
     return { taken: take.length, sent }
@@ -127,7 +127,7 @@ describe('the shares of a process', () => {
   const placesOf = (concurrency: number, ...known: string[]): Places => {
     const places = new Places({ clock, concurrency })
     for (const id of known) {
-      const place = places.startNow(job(id), clock.now() + 30_000)
+      const place = places.startNow(job(id), clock.now() + 30_000, performance.now())
       places.ended(place, { result: { kind: 'response' }, outcome: { status: 'delivered' } } as Settlement)
       places.leave(place)
     }
@@ -171,7 +171,7 @@ describe('the shares of a process', () => {
     const places = new Places({ clock, concurrency: 4 })
     const webhooks = Array.from({ length: 8 }, (_, n) => `webhook-${n}`)
     const { take } = places.triage(webhooks.map(job))
-    for (const each of take) places.add(each, clock.now() + 30_000)
+    for (const each of take) places.add(each, clock.now() + 30_000, performance.now())
     const served = new Set<string>()
     for (let round = 0; round < 100 && served.size < 8; round++) {
       const place = places.next()
@@ -182,7 +182,7 @@ describe('the shares of a process', () => {
       // Whoever has been served has more at once.
       const again = places.triage([job(place.job.webhookId)]).take
       const others = places.triage(webhooks.filter(id => !served.has(id)).map(job)).take
-      for (const each of [...others, ...again]) places.add(each, clock.now() + 30_000)
+      for (const each of [...others, ...again]) places.add(each, clock.now() + 30_000, performance.now())
     }
     assert.equal(served.size, 8)
   })

@@ -184,7 +184,7 @@ describeEachEngine('a look at what waits', engine => {
       }
       const log = createLog('silent')
       const recheck = new Recheck({ database, log, unsent: () => places, hasUnsent: () => true, onLooked })
-      recheck.claiming()()
+      recheck.added(0)
     })
     assert.ok(stopped.every(({ until }) => until === 0))
     return stopped.map(({ place }) => place.job.deliveryId)

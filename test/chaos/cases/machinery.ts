@@ -255,6 +255,8 @@ const rowLocked: Case = {
   },
 }
 
+const CHANGES = /^\s*(INSERT|UPDATE|DELETE)/i
+
 const unavailable: Case = {
   name: 'unavailable',
   says: 'While the database cannot be reached or written, a mutation is UNAVAILABLE and not done',
@@ -273,15 +275,19 @@ const unavailable: Case = {
       'is dark': by.hole,
       'cannot be written': () =>
         failing.push(
-          by.fail(/^\s*(INSERT|UPDATE|DELETE)/i, {
+          by.fail(CHANGES, {
             errno: 1290,
             sqlState: 'HY000',
             message: 'The MySQL server is running with the --super-read-only option',
           }).end,
         ),
+      // With each change too, so that none comes as far as its commit, whose outcome would be unknown.
       'breaks connections': () => {
         const timer = setInterval(by.cut, 20)
-        failing.push(() => clearInterval(timer))
+        const endWatch = by.watch(text => {
+          if (CHANGES.test(text)) by.cut()
+        })
+        failing.push(() => clearInterval(timer), endWatch)
       },
     }
     for (const [name, begin] of Object.entries(faults)) {
