@@ -15,11 +15,11 @@ import { audience, body, good, iat, issuer, jti, keys, kid, mint, now, webhookId
 // does its whole receiver, which claims each delivery and records it.
 
 const LIMIT = 1.5
-const { values: given } = parseArgs({ options: { rounds: { type: 'string', default: '40' } } })
+const { values: given } = parseArgs({ options: { rounds: { type: 'string', default: '400' } } })
 const ROUNDS = Number(given.rounds)
-const WARM_ROUNDS = 2
-/** Short turns, so that what else the machine does falls on all alike. */
-const CALLS = 500
+const WARM_ROUNDS = 20
+/** Turns of some milliseconds, so that what else the machine does falls on all alike. */
+const CALLS = 50
 
 const request = { authorization: `Bearer ${good}`, body: Buffer.from(body) }
 const options = { issuer, audience, keys, now: () => now.getTime() }
