@@ -152,7 +152,8 @@ type Statement = { sql: string; bindings: (string | number)[] }
 
 /**
  * Selects the webhooks that want new events, active or not. The webhooks are found by the choices they made: with the
- * choices as conditions, as for an event that is written, each event would read every webhook.
+ * choices as conditions, as for an event that is written, each event would read every webhook. So it would on SQLite if
+ * that chose the order, which CROSS JOIN tells it.
  */
 const matching = (events: NewEvents, columns: string): Statement => {
   const { from, among, event, seen, values } = subjectsOf(events)
@@ -163,8 +164,8 @@ const matching = (events: NewEvents, columns: string): Statement => {
   )
   return named(
     `SELECT p.id AS project_id, ${columns} FROM (${choices.join(' UNION ')}) p
-     JOIN webhooks w ON w.id = p.webhook_id
-     JOIN access_tokens t ON t.id = w.access_token_id
+     CROSS JOIN webhooks w ON w.id = p.webhook_id
+     CROSS JOIN access_tokens t ON t.id = w.access_token_id
      WHERE ${CONDITIONS.existing} AND (w.all_events = 1 OR ${asksForType(event)})
        AND (t.sees_all_organisations = 1 OR ${seen})`,
     { type: events.type, ...values },
