@@ -21,6 +21,7 @@ import {
   mayHaveMore,
   mayMove,
   mayStay,
+  placesOf,
   type Rules,
   type Share,
 } from './shares.ts'
@@ -327,8 +328,8 @@ export class Readers {
    */
   #beginOne(): boolean {
     const ready = this.#ready
-    if (this.#waiting.size === 0 || ready.every(({ running }) => running.size >= this.#limits.places)) return false
     const rules = this.#rules
+    if (this.#waiting.size === 0 || ready.every(({ running }) => running.size >= placesOf(rules))) return false
     const busiestLast = ready.sort((a, b) => a.running.size - b.running.size || b.begun - a.begun)
     const newestFirst = busiestLast.toSorted((a, b) => a.begun - b.begun)
     const placesIn = (readers: Reader[]) => ({ readers, running: this.#running(readers) })

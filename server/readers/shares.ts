@@ -45,21 +45,23 @@ export const isReplacing = (readers: { ready: number; all: number; mayStart: boo
   readers.ready < readers.all || (readers.ready < 2 && readers.mayStart)
 
 /**
- * Whether a party may have one more query of a kind at once: few heavy ones, and half of the places. It has a quarter
- * while several tenants ask, since statements that run at once take turns in the database server.
+ * The places in each reader that are used: half of them while several tenants ask, since statements that run at once
+ * take turns in the database server, and what waits for a place is taken in turns.
  */
+export const placesOf = ({ places, isShared }: Rules): number => (isShared ? Math.ceil(places / 2) : places)
+
+/** Whether a party may have one more query of a kind at once: few heavy ones, and half of the places. */
 export const mayHaveMore = (job: Share, readers: readonly Running[], limits: Rules): boolean => {
   const own = readers.flat().filter(({ party }) => party === job.party)
   if (job.isHeavy) return heavyIn([own]) < MOST_HEAVY_A_PARTY
-  const most = (limits.places * limits.readers) / (limits.isShared ? 4 : 2)
-  return own.length < Math.max(1, Math.floor(most))
+  return own.length < Math.max(1, Math.floor((placesOf(limits) * limits.readers) / 2))
 }
 
 /** Whether a query may begin in the reader at `index`. */
 export const mayBegin = (job: Share, index: number, readers: readonly Running[], limits: Rules): boolean => {
   const own = readers[index]!
   const others = readers.toSpliced(index, 1)
-  const isFree = own.length < limits.places && !own.some(({ isSuspect }) => isSuspect)
+  const isFree = own.length < placesOf(limits) && !own.some(({ isSuspect }) => isSuspect)
   if (!isFree || !mayHaveMore(job, readers, limits) || !leavesOne(job, others, limits)) return false
   // Two would take turns on one thread, with the memory of both.
   if (job.isMatching && own.some(({ isMatching }) => isMatching)) return false
@@ -97,7 +99,10 @@ export const mayMove = (job: Share, index: number, readers: readonly Running[], 
   const rest = readers.map((running, n) => (n === index ? running.toSpliced(at, 1) : running))
   return readers.some(
     (running, n) =>
-      n !== index && isLight(running) && running.length < limits.places && leavesOne(job, rest.toSpliced(n, 1), limits),
+      n !== index &&
+      isLight(running) &&
+      running.length < placesOf(limits) &&
+      leavesOne(job, rest.toSpliced(n, 1), limits),
   )
 }
 

@@ -1,6 +1,14 @@
 import assert from 'node:assert/strict'
 import { it } from 'node:test'
-import { isReplacing, MOST_HEAVY_A_PARTY, mayBegin, mayMove, mayStay, type Share } from '../../server/readers/shares.ts'
+import {
+  isReplacing,
+  MOST_HEAVY_A_PARTY,
+  mayBegin,
+  mayHaveMore,
+  mayMove,
+  mayStay,
+  type Share,
+} from '../../server/readers/shares.ts'
 
 const light = (party = 'light'): Share => ({
   party,
@@ -59,9 +67,18 @@ it('a party has half of the places, and few heavy queries at once', () => {
   assert.deepEqual(places(heavy(), [], many(3, 'heavy')), [0])
 })
 
-it('a party has a quarter of the places while several tenants ask, and one at least', () => {
+it('a reader uses half of its places while several tenants ask, and one at least', () => {
+  const begins = (others: number, limits = LIMITS) =>
+    mayBegin(light('own'), 0, [many(others), []], { ...limits, isShared: true })
+  assert.ok(begins(1))
+  assert.ok(!begins(2))
+  assert.ok(begins(0, { ...LIMITS, places: 1 }))
+  assert.deepEqual(places(light('own'), many(3), many(4)), [0])
+})
+
+it('a party has half of the places that are used, and one at least', () => {
   const begins = (own: number, limits = LIMITS) =>
-    mayBegin(light('own'), 0, [many(own, 'own'), []], { ...limits, isShared: true })
+    mayHaveMore(light('own'), [many(own, 'own'), []], { ...limits, isShared: true })
   assert.ok(begins(1))
   assert.ok(!begins(2))
   assert.ok(begins(0, { ...LIMITS, places: 1 }))
