@@ -1,4 +1,5 @@
 import { type ChildProcess, fork } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import { getCompileCacheDir } from 'node:module'
 import type { Socket } from 'node:net'
 import { setPriority } from 'node:os'
@@ -13,6 +14,9 @@ import { BODIES_FD, type FromReader, type ToReader } from './messages.ts'
 const OLD_MB = 104
 const NEW_MB = 8
 export const HEAP_MB = OLD_MB + 3 * NEW_MB
+
+/** How old what is known of a process may be, which costs a read of a file. */
+const STARVED_EACH_MS = 5
 
 export type Start = Omit<Extract<ToReader, { kind: 'start' }>, 'kind'>
 /**
@@ -39,6 +43,7 @@ export class ReaderProcess {
   })
   /** Resolves when the bodies announced so far have come. */
   #bodyReceived: Promise<unknown> = Promise.resolve()
+  #starved = { ms: 0, readAt: Number.NEGATIVE_INFINITY }
 
   constructor(start: Start, heard: Heard) {
     const child = fork(join(root, 'bin/reader.js'), {
@@ -87,6 +92,22 @@ export class ReaderProcess {
     return this.#mode.now === 'ready'
   }
 
+  /**
+   * How long it has waited for a processor that others had: the second figure of Linux's `/proc/PID/schedstat`
+   * (sched-stats.rst), always 0 on other systems. It is some milliseconds old.
+   */
+  get starvedMs(): number {
+    const now = performance.now()
+    if (now - this.#starved.readAt < STARVED_EACH_MS) return this.#starved.ms
+    this.#starved.readAt = now
+    try {
+      this.#starved.ms = Number(readFileSync(`/proc/${this.#child.pid}/schedstat`, 'utf8').split(' ')[1]) / 1e6 || 0
+    } catch {
+      // Another system, or it has ended: then it waits for nothing more.
+    }
+    return this.#starved.ms
+  }
+
   // The process may have ended already; its exit event follows.
   send(message: ToReader): void {
     this.#child.send(message, () => {})
@@ -109,7 +130,7 @@ export class ReaderProcess {
 }
 
 /** What the server has to do with what answers its queries. */
-export type Queries = Pick<ReaderProcess, 'isReady' | 'send' | 'receive' | 'kill'>
+export type Queries = Pick<ReaderProcess, 'isReady' | 'starvedMs' | 'send' | 'receive' | 'kill'>
 
 const readParts = async (pipe: Socket, bytes: number): Promise<Uint8Array[]> => {
   const parts: Uint8Array[] = []

@@ -5,7 +5,7 @@ export class SharedTime {
   #sharedMs = 0
   #at = 0
 
-  constructor(clock: () => number = () => performance.now()) {
+  constructor(clock: () => number) {
     this.#clock = clock
   }
 

@@ -42,6 +42,7 @@ export const startReaderHere = (given: Start, heard: Heard): Queries => {
     get isReady() {
       return isReady
     },
+    starvedMs: 0,
     send(message: ToReader) {
       const copied = structuredClone(message)
       setImmediate(() => isEnded || hear(copied))
