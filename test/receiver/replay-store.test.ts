@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { setTimeout as wait } from 'node:timers/promises'
 import v8 from 'node:v8'
 import vm from 'node:vm'
-import { memoryReplayStore } from '../../receiver/index.ts'
+import { memoryReplayStore, type ReplayStore } from '../../receiver/index.ts'
 import { replayStoreCases } from '../../receiver/testing/replay-store-cases.ts'
 import { testClock } from '../support/clock.ts'
 
@@ -67,4 +68,31 @@ describe('the store in memory', () => {
     collect()
     assert.ok(before - process.memoryUsage().heapUsed > 30e6)
   })
+})
+
+describe('the requirement that a record lapses after its time', () => {
+  const meetsIt = async (record: (store: ReplayStore) => ReplayStore['record']): Promise<void> => {
+    const store = memoryReplayStore()
+    const cases = replayStoreCases(() => ({ ...store, record: record(store) }))
+    await cases.find(({ name }) => name === 'a record lapses after its time')!.run()
+  }
+
+  test('is met by a store that takes longer than the shortest of them', () =>
+    meetsIt(store => async (key, owner, receipt, seconds) => {
+      const isRecorded = await store.record(key, owner, receipt, seconds)
+      await wait(350)
+      return isRecorded
+    }))
+
+  test('is not met by a store that drops parts of a second', () =>
+    assert.rejects(
+      meetsIt(store => (key, owner, receipt, seconds) => store.record(key, owner, receipt, Math.floor(seconds))),
+      /Expected "handled"/,
+    ))
+
+  test('is not met by a store whose records stay', () =>
+    assert.rejects(
+      meetsIt(store => (key, owner, receipt) => store.record(key, owner, receipt, 60)),
+      /was not granted/,
+    ))
 })
