@@ -453,7 +453,7 @@ export class Readers {
 
   #mayStay(reader: Reader): boolean {
     const ready = this.#ready
-    return mayStay(ready.indexOf(reader), this.#running(ready), this.#limits)
+    return mayStay(ready.indexOf(reader), this.#running(ready), this.#rules)
   }
 
   #putBack(reader: Reader, job: Job): void {

@@ -85,11 +85,11 @@ const leavesOne = ({ party }: Share, others: readonly Running[], { isShared }: R
   !isShared || others.length === 0 || others.some(running => running.every(other => other.party !== party))
 
 /** Whether a query that has turned out to be heavy may stay where it runs. While there is one reader, half may. */
-export const mayStay = (index: number, readers: readonly Running[], limits: Limits): boolean => {
+export const mayStay = (index: number, readers: readonly Running[], limits: Rules): boolean => {
   const heavy = readers[index]!.filter(({ isHeavy }) => isHeavy)
   if (heavy.filter(({ isMatching }) => isMatching).length > 1) return false
   if (heavyIn(readers) <= limits.heavy && readers.some((running, n) => n !== index && isLight(running))) return true
-  return readers.length < limits.readers && heavy.length <= Math.max(1, limits.places / 2)
+  return readers.length < limits.readers && heavy.length <= Math.max(1, placesOf(limits) / 2)
 }
 
 /** Whether a light query is better begun anew in another reader than left beside what is not light. */

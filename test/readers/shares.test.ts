@@ -76,6 +76,12 @@ it('a reader uses half of its places while several tenants ask, and one at least
   assert.deepEqual(places(light('own'), many(3), many(4)), [0])
 })
 
+it('while there is one reader, heavy queries stay in half of the places that are used', () => {
+  const both = [[heavy(), heavy('other')]]
+  assert.ok(mayStay(0, both, LIMITS))
+  assert.ok(!mayStay(0, both, { ...LIMITS, isShared: true }))
+})
+
 it('a party has half of the places that are used, and one at least', () => {
   const begins = (own: number, limits = LIMITS) =>
     mayHaveMore(light('own'), [many(own, 'own'), []], { ...limits, isShared: true })
