@@ -1,4 +1,4 @@
-import { createServer, type RequestListener } from 'node:http'
+import { createServer, type RequestListener, type ServerResponse } from 'node:http'
 import { registerHooks } from 'node:module'
 import type { AddressInfo } from 'node:net'
 import { readConfig } from '../../../server/config.ts'
@@ -50,9 +50,16 @@ const openService = async () => {
 
 /** The schema with its resolvers, and the context that they get. */
 const resolving = async (service: Service) => {
+  const { Budget } = await import('../../../server/graphql/budget.ts')
   const { createContext } = await import('../../../server/graphql/context.ts')
   const { createSchema } = await import('../../../server/graphql/schema.ts')
-  return { schema: createSchema(), contextOf: (token: AccessToken) => createContext(service, token, '') }
+  const contextOf = (token: AccessToken, res: ServerResponse) => {
+    const budget = new Budget()
+    // Each request looks for whose turn it is among those that are not over.
+    res.once('close', () => budget.within(() => {}))
+    return createContext(service, token, '', { budget })
+  }
+  return { schema: createSchema(), contextOf }
 }
 
 type Verified = { token: AccessToken; rawBody: Buffer }
@@ -104,7 +111,7 @@ const servers: Record<string, () => Promise<string>> = {
     const { createYoga } = await load('graphql-yoga')
     const service = await openService()
     const { schema, contextOf } = await resolving(service)
-    const context = ({ token = tokenOf(0) }: Partial<Verified>) => contextOf(token)
+    const context = ({ token = tokenOf(0), res }: Partial<Verified> & { res: ServerResponse }) => contextOf(token, res)
     const yoga = createYoga({ schema, context, logging: false, graphiql: false, landingPage: false })
     if (!isSigned) return listen(yoga)
     const answer: Answer = async ([req, res], { token, rawBody }) => {
@@ -136,7 +143,7 @@ const servers: Record<string, () => Promise<string>> = {
     const apollo = new ApolloServer({ schema })
     if (!isSigned) {
       const { startStandaloneServer } = await load('@apollo/server/standalone')
-      const context = async () => contextOf(tokenOf(0))
+      const context = async ({ res }: { res: ServerResponse }) => contextOf(tokenOf(0), res)
       const { url } = await startStandaloneServer(apollo, { listen: { port: 0, host: '127.0.0.1' }, context })
       return new URL(url).origin
     }
@@ -151,7 +158,7 @@ const servers: Record<string, () => Promise<string>> = {
         body,
       } = await apollo.executeHTTPGraphQLRequest({
         httpGraphQLRequest: { method: 'POST', headers, search: '', body: JSON.parse(rawBody.toString()) },
-        context: async () => contextOf(token),
+        context: async () => contextOf(token, res),
       })
       for (const [name, value] of own) res.setHeader(name, value)
       res.statusCode = status ?? 200
