@@ -179,7 +179,7 @@ class Answer {
       if (!isQuery) return await budget.within(() => inSpan(span, 'internal', {}, work))
       if (gone.aborted) throw hungUp()
       gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
-      return await budget.within(work, BUDGET.timeMs)
+      return await budget.withinTime(work)
     } catch (error) {
       return { errors: [asGraphqlError(error)] }
     }

@@ -163,12 +163,17 @@ export class Budget implements Meter {
     this.#ended.resolve(reason)
   }
 
+  /** As `within`, and within its time. */
+  async withinTime<T>(work: () => T | Promise<T>): Promise<T> {
+    this.#timer = setTimeout(() => this.end(overspent('timeMs', this.#limits)), this.#limits.timeMs)
+    return this.within(work)
+  }
+
   /**
    * Runs a request. Resolves to the result of `work`, or throws as soon as the budget is exceeded, whatever `work`
    * still waits for.
    */
-  async within<T>(work: () => T | Promise<T>, timeMs?: number): Promise<T> {
-    if (timeMs !== undefined) this.#timer = setTimeout(() => this.end(overspent('timeMs')), timeMs)
+  async within<T>(work: () => T | Promise<T>): Promise<T> {
     try {
       const result = await Promise.race([work(), this.#ended.promise])
       if (this.#end) throw this.#end

@@ -8,8 +8,8 @@ import { asGraphqlError, errorShown, presentError } from './errors.ts'
 import { type GraphqlAnswer, type GraphqlRequest, hungUp, type Task } from './request.ts'
 import { followed, SUBSCRIPTION_BUDGET } from './subscription.ts'
 
-export const budgetOf = ({ task }: GraphqlRequest): Budget =>
-  new Budget(task && task.kind !== 'redelivery' ? SUBSCRIPTION_BUDGET : BUDGET)
+export const budgetOf = ({ task }: GraphqlRequest, timeMs: number): Budget =>
+  new Budget({ ...(task && task.kind !== 'redelivery' ? SUBSCRIPTION_BUDGET : BUDGET), timeMs })
 
 /**
  * Does a task within the budget of one request. Status 200: the body has a line for each result. Status 204: the
@@ -36,7 +36,7 @@ export const answerTask = async (
   try {
     if (gone.aborted) throw hungUp()
     gone.addEventListener('abort', () => budget.end(hungUp()), { once: true })
-    const lines = await budget.within(work, BUDGET.timeMs)
+    const lines = await budget.withinTime(work)
     return { status: lines ? 200 : 204, headers: {}, body: lines?.join('\n') ?? '', codes }
   } catch (error) {
     const shown = present(asGraphqlError(error))

@@ -7,7 +7,8 @@ import type { GraphqlRequest } from '../graphql/request.ts'
 export const BODIES_FD = 4
 
 export type ToReader =
-  | { kind: 'start'; databaseUrl: string; engine: string; logLevel: string; places: number }
+  /** `timeMs` is the longest time of a request. */
+  | { kind: 'start'; databaseUrl: string; engine: string; logLevel: string; places: number; timeMs: number }
   /** `now`: the time of the request, epoch milliseconds. `patienceMs` is the longest wait for the database. */
   | { kind: 'ask'; id: number; request: GraphqlRequest; now: number; patienceMs: number }
   /** The request, which has patterns that may take long, may match rows. */

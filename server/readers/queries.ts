@@ -1,7 +1,7 @@
 import { connectToRead, type Database } from '../database/connect.ts'
 import { dialectNamed } from '../database/dialect.ts'
 import { answerGraphql, NOT_HERE } from '../graphql/answer.ts'
-import { BUDGET, Budget } from '../graphql/budget.ts'
+import { Budget } from '../graphql/budget.ts'
 import { createQueryContext, type QueryService } from '../graphql/context.ts'
 import { createDocuments } from '../graphql/documents.ts'
 import { nameOfOperation } from '../graphql/operation-name.ts'
@@ -18,8 +18,8 @@ type Ask = Extract<ToReader, { kind: 'ask' }>
 /** A connection that one request at a time uses. */
 type Session = { database: Database; budget: Budget; connectionId?: number }
 
-/** Later than the budget's own time limit, so that the budget reports the error. */
-const STATEMENT_MS = BUDGET.timeMs + 1_000
+/** A statement ends so long after its request, so that the budget reports the error. */
+const AFTER_MS = 1_000
 /** A longer body goes to the server on the pipe, encoded in parts of this length, so that it is in memory once. */
 const PART_CHARACTERS = 64 * 1024
 
@@ -34,9 +34,9 @@ export type Port = {
 
 const isHighSurrogate = (unit: number): boolean => unit >= 0xd800 && unit < 0xdc00
 
-const openSession = ({ databaseUrl, engine }: Start, tell: Port['tell']): Session => {
+const openSession = ({ databaseUrl, engine, timeMs }: Start, tell: Port['tell']): Session => {
   const database = connectToRead(databaseUrl, dialectNamed(engine), {
-    statementMs: STATEMENT_MS,
+    statementMs: timeMs + AFTER_MS,
     onConnect: connectionId => {
       tell({ kind: 'connection', connectionId, before: session.connectionId })
       session.connectionId = connectionId
@@ -87,7 +87,7 @@ export const answerQueries = (
   }
 
   const answer = async ({ id, request, now, patienceMs }: Ask): Promise<void> => {
-    const budget = budgetOf(request)
+    const budget = budgetOf(request, message.timeMs)
     const gone = new AbortController()
     const turn = Promise.withResolvers<void>()
     budget.onHeavy = () => {

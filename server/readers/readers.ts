@@ -51,13 +51,14 @@ const MOST_WAITING = 32_000_000
 type Heard = { onReplaced(): void; onEnded(): void }
 
 /**
- * When readers start and end that nothing is asked of, how long what is not light waits for what is, and what a reader
- * is; by default as in the product, a process.
+ * When readers start and end that nothing is asked of, how long what is not light waits for what is, how long a query
+ * may take, and what a reader is; by default as in the product, a process.
  */
 export type ReaderTerms = {
   behindMs?: number
   pairMs?: number
   restMs?: number
+  timeMs?: number
   start?: (given: Start, heard: HeardOfOne) => Queries
 }
 
@@ -83,6 +84,7 @@ export class Readers {
   readonly #heard: Heard
   readonly #behindMs: number
   readonly #pairMs: number
+  readonly #timeMs: number
   readonly #start: NonNullable<ReaderTerms['start']>
   #pair: NodeJS.Timeout | undefined
   readonly #rest: NodeJS.Timeout
@@ -92,11 +94,18 @@ export class Readers {
     database: Database,
     log: Log,
     heard: Heard,
-    { behindMs = BEHIND_MS, pairMs = PAIR_MS, restMs = REST_MS, start = startProcess }: ReaderTerms = {},
+    {
+      behindMs = BEHIND_MS,
+      pairMs = PAIR_MS,
+      restMs = REST_MS,
+      timeMs = BUDGET.timeMs,
+      start = startProcess,
+    }: ReaderTerms = {},
   ) {
     this.#behindMs = behindMs
     this.#heard = heard
     this.#pairMs = pairMs
+    this.#timeMs = timeMs
     this.#start = start
     this.#rest = setTimeout(() => this.#endIdle(), restMs).unref()
     this.#databaseUrl = databaseUrl
@@ -154,7 +163,7 @@ export class Readers {
     const given = { databaseUrl: this.#databaseUrl, engine: dialect.name, logLevel: this.#log.level }
     const processOf = (reader: Reader) =>
       this.#start(
-        { ...given, places: this.#limits.places },
+        { ...given, places: this.#limits.places, timeMs: this.#timeMs },
         {
           ready: () => this.#dispatch(),
           isOther: fault => this.#isReplaced(fault),
@@ -369,7 +378,7 @@ export class Readers {
     this.#rest.refresh()
     job.waitsToMatch = false
     reader.begin(job)
-    this.#endIfHeld(reader, job, BUDGET.timeMs + HELD_MS)
+    this.#endIfHeld(reader, job, this.#timeMs + HELD_MS)
     this.#watch(reader, job)
     const { id, request } = job
     const { now, giveUpAt } = job.terms

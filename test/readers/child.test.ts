@@ -11,7 +11,8 @@ it('a reader is known to wait while others have every processor', { skip }, asyn
   const given = await migratedDatabase('sqlite')
   const others = Array.from({ length: 2 * availableParallelism() }, () => spawn(process.execPath, ['-e', 'for (;;);']))
   const heard = { message() {}, ready() {}, isOther() {}, failed() {}, ended() {} }
-  const reader = new ReaderProcess({ databaseUrl: given.url, engine: 'sqlite', logLevel: 'silent', places: 1 }, heard)
+  const start = { databaseUrl: given.url, engine: 'sqlite', logLevel: 'silent', places: 1, timeMs: 15_000 }
+  const reader = new ReaderProcess(start, heard)
   try {
     await eventually(
       'it to have waited',

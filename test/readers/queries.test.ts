@@ -14,7 +14,7 @@ const startReader = async () => {
   const { url, database, drop } = await migratedDatabase('sqlite')
   const heard: FromReader[] = []
   const queries = startReaderHere(
-    { databaseUrl: url, engine: database.dialect.name, logLevel: 'silent', places: 1 },
+    { databaseUrl: url, engine: database.dialect.name, logLevel: 'silent', places: 1, timeMs: 15_000 },
     {
       message: message => heard.push(message),
       ready() {},

@@ -5,7 +5,7 @@ import { setTimeout as wait } from 'node:timers/promises'
 import type { Database } from '../../server/database/connect.ts'
 import type { AccessToken } from '../../server/domain/permissions.ts'
 import { createLog } from '../../server/log.ts'
-import type { Heard, Queries } from '../../server/readers/child.ts'
+import type { Heard, Queries, Start } from '../../server/readers/child.ts'
 import type { ToReader } from '../../server/readers/messages.ts'
 import { Readers } from '../../server/readers/readers.ts'
 import { migratedDatabase } from '../support/databases.ts'
@@ -90,9 +90,11 @@ const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: n
   const given = await migratedDatabase('sqlite')
   const database: Database = { ...given.database, dialect: { ...given.database.dialect, isEmbedded: false } }
   const started: Scripted[] = []
+  const told: Start[] = []
   /** Whose queries have begun, in their order. */
   const begun: string[] = []
-  const start = (_given: unknown, heard: Heard) => {
+  const start = (given: Start, heard: Heard) => {
+    told.push(given)
     started.push(new Scripted(heard, begun, mayBeReady()))
     return started.at(-1)!
   }
@@ -124,8 +126,18 @@ const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: n
     readers.stop()
     await given.drop()
   }
-  return { started, begun, ask, placesOf, answerAll, stop }
+  return { started, told, begun, ask, placesOf, answerAll, stop }
 }
+
+it('a query may take 15 s', async () => {
+  const { told, placesOf, stop } = await startReaders()
+  try {
+    await placesOf([tokenOf('first', true)])
+    assert.deepEqual([...new Set(told.map(({ timeMs }) => timeMs))], [15_000])
+  } finally {
+    await stop()
+  }
+})
 
 it('a tenant leaves a reader to others while others ask, and has all of them while it asks alone', async () => {
   const { placesOf, stop } = await startReaders()
