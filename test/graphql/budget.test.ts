@@ -56,6 +56,21 @@ describeEachEngine('a request has one budget', engine => {
     assert.equal(data.projectReports.length, REPORTS)
   })
 
+  it('of time', async () => {
+    const { databaseUrl: url, masterKeys } = server.config
+    const env = { ...ENV, TIDINGS_MASTER_KEY: masterKeys[0]!.toString('base64') }
+    const hurried = await startTestServer(engine, { env, url, readerTerms: { timeMs: 1 } })
+    try {
+      const { errors } = await hurried.graphql(`{ projectReports { ${SCALARS} } }`)
+      assert.deepEqual(
+        errors!.map(({ message, extensions }) => [message.split('.')[0], extensions.budget]),
+        [['The request takes more than 1 ms', 'timeMs']],
+      )
+    } finally {
+      await hurried.stop()
+    }
+  })
+
   it('in which a row counts once for every place that it is answered in', async () => {
     const told = await refused('{ projects { organisation { projects { organisation { projects { id } } } } } }')
     assert.deepEqual([told.code, told.budget, told.limit], ['RESULT_TOO_LARGE', 'values', BUDGET.values])

@@ -11,8 +11,6 @@ import { addProject, startTestServer, type TestServer } from '../support/server.
 import { addWebhooks } from '../support/webhooks.ts'
 
 const ENV = { TIDINGS_ROLES: 'api', TIDINGS_RATE_LIMIT: '0', TIDINGS_LOG_LEVEL: 'silent' }
-/** Whether so much fits is asked, and not how fast this machine is. */
-const READER_TERMS = { pairMs: 600_000, timeMs: 300_000 }
 /** The most rows of a list. */
 const MOST = 10_000
 const NOW = Date.now()
@@ -34,7 +32,7 @@ describeEachEngine('10,000 webhooks', engine => {
   let server: TestServer
   let limited: Credentials
   before(async () => {
-    server = await startTestServer(engine, { env: ENV, readerTerms: READER_TERMS })
+    server = await startTestServer(engine, { env: ENV })
     const { knex } = server.database
     const places = await Promise.all([1, 2, 3].map(() => addProject(server.database)))
     const organisationIds = places.map(place => place.organisationId)

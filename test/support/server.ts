@@ -38,6 +38,9 @@ export type TestServer = {
   stop(): Promise<void>
 }
 
+/** How long a query may take where its test asks for something else. Beside a full machine, 2 s become 15. */
+const QUERY_MS = 120_000
+
 /**
  * The real server in this process, on a database of its own (or a given one), allowed to send to loopback.
  *
@@ -85,7 +88,7 @@ export const startTestServer = async (
   const server = await startServer(config, createLog(config.logLevel), {
     ...(given && { clock }),
     ...(liveTimes && { liveTimes }),
-    readerTerms: { ...readerTerms, ...(!hasReaderProcesses && { start: startReaderHere }) },
+    readerTerms: { ...(!hasReaderProcesses && { start: startReaderHere, timeMs: QUERY_MS }), ...readerTerms },
   })
   await server.ready
   const { database } = fresh
