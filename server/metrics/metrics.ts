@@ -23,9 +23,9 @@ export type AnsweredRequest = {
   durationMs: number
 }
 
-/** Buckets in seconds, for operations that normally take milliseconds. */
 /** The most labels of a metric about clients. */
 const MOST_CLIENTS = 20
+/** Buckets in seconds, for operations that normally take milliseconds. */
 const SHORT = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10]
 const ATTEMPT = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15]
 const DELAY = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600]

@@ -9,10 +9,10 @@ const skip = process.platform === 'linux' ? false : 'only Linux tells how long a
 
 it('a reader is known to wait while others have every processor', { skip }, async () => {
   const given = await migratedDatabase('sqlite')
-  const others = Array.from({ length: 2 * availableParallelism() }, () => spawn(process.execPath, ['-e', 'for (;;);']))
   const heard = { message() {}, ready() {}, isOther() {}, failed() {}, ended() {} }
   const start = { databaseUrl: given.url, engine: 'sqlite', logLevel: 'silent', places: 1, timeMs: 15_000 }
   const reader = new ReaderProcess(start, heard)
+  const others = Array.from({ length: 2 * availableParallelism() }, () => spawn(process.execPath, ['-e', 'for (;;);']))
   try {
     await eventually(
       'it to have waited',
