@@ -59,9 +59,17 @@ public final class ReceiverTest {
     asked.isAway = true;
     expect("a store that is away loses nothing", send(given, good).status(), 503);
 
+    CountDownLatch begun = new CountDownLatch(1);
     CountDownLatch done = new CountDownLatch(1);
-    TidingsReceiver slow = receiver(good, event -> done.await()).timeout(Duration.ofMillis(100));
+    TidingsReceiver.Handler waiting =
+        event -> {
+          begun.countDown();
+          done.await();
+        };
+    TidingsReceiver slow = receiver(good, waiting).timeout(Duration.ofMillis(100));
     expect("a slow handler is answered for", send(slow, good).body(), "{\"error\":\"timeout\"}");
+    begun.await();
+    slow.timeout(Duration.ofSeconds(14));
     expect("and not run twice", send(slow, good).body(), "{\"error\":\"in_progress\"}");
     done.countDown();
     for (long end = System.nanoTime() + 10_000_000_000L; !send(slow, good).body().contains("replay"); Thread.sleep(5)) {

@@ -155,9 +155,15 @@ class Handling(unittest.TestCase):
         self.assertEqual(by_wsgi(given.wsgi, GOOD)[0], 200)
 
     def test_that_is_slow_is_answered_and_counts(self):
-        done = threading.Event()
-        given = receiver(handler=lambda event: done.wait(10), timeout=0.2)
-        self.assertEqual(by_wsgi(given.wsgi, GOOD)[0], 503)
+        begun, done, store = threading.Event(), threading.Event(), MemoryStore()
+
+        def handle(event):
+            begun.set()
+            done.wait(30)
+
+        self.assertEqual(by_wsgi(receiver(handler=handle, store=store, timeout=0.2).wsgi, GOOD)[0], 503)
+        self.assertTrue(begun.wait(10))
+        given = receiver(handler=handle, store=store)
         self.assertEqual(json.loads(by_wsgi(given.wsgi, GOOD)[2])["error"], "in_progress")
         done.set()
         deadline = time.monotonic() + 10

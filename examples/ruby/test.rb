@@ -72,12 +72,17 @@ answers = Array.new(4) { send_to(failing) }
 expect('an event that was not handled comes again', answers.map(&:first), [500, 429, 200, 401])
 expect('after the pause asked for', answers[1][1]['retry-after'], '30')
 
-done = Queue.new
-slow = receiver(timeout: 0.1) { done.pop }
-expect('a slow handler is answered for', code(send_to(slow)), 'timeout')
-expect('and not run twice', code(send_to(slow)), 'in_progress')
+begun, done, store = Queue.new, Queue.new, TidingsReceiver::MemoryStore.new
+handle = proc do
+  begun << true
+  done.pop
+end
+expect('a slow handler is answered for', code(send_to(receiver(store: store, timeout: 0.1, &handle))), 'timeout')
+Timeout.timeout(10) { begun.pop }
+patient = receiver(store: store, &handle)
+expect('and not run twice', code(send_to(patient)), 'in_progress')
 done << true
-Timeout.timeout(10) { sleep 0.01 until code(send_to(slow)) == 'replay' }
+Timeout.timeout(10) { sleep 0.01 until code(send_to(patient)) == 'replay' }
 
 now = 0
 asked = Class.new do

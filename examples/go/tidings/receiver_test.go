@@ -235,10 +235,13 @@ func TestAHandlerThatFailsOrPanicsGetsItAgain(t *testing.T) {
 }
 
 func TestASlowHandlerIsAnsweredForAndCounts(t *testing.T) {
-	good, done := file.Vectors[0], make(chan struct{})
-	receiver := start(t, good, func(context.Context, Event) error { <-done; return nil }, 50*time.Millisecond)
+	good, begun, done := file.Vectors[0], make(chan struct{}), make(chan struct{})
+	handler := func(context.Context, Event) error { close(begun); <-done; return nil }
+	receiver := start(t, good, handler, 50*time.Millisecond)
 	status, body := send(receiver, good.request())
 	expect(t, status, body, 503, "timeout")
+	<-begun
+	receiver.options.Timeout = handlerTimeout
 	status, body = send(receiver, good.request())
 	expect(t, status, body, 503, "in_progress")
 	close(done)
