@@ -15,3 +15,9 @@ export const leastCpuMsOf = async (work: () => unknown, times = 3): Promise<numb
   for (let round = 0; round < times; round++) rounds.push(await cpuMsOf(work))
   return Math.min(...rounds)
 }
+
+/**
+ * How often what is done each second can have been done since `beganAt` (by `performance.now()`): a wait takes longer
+ * than it was asked to on a busy machine.
+ */
+export const mostEachSecond = (beganAt: number): number => 1 + Math.floor((performance.now() - beganAt) / 1000)
