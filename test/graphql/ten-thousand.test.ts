@@ -3,11 +3,13 @@ import { randomUUID } from 'node:crypto'
 import { after, before, it } from 'node:test'
 import { type GraphQLObjectType, getNamedType, isLeafType, isObjectType } from 'graphql'
 import { insertMany } from '../../server/database/connect.ts'
+import { BUDGET } from '../../server/graphql/budget.ts'
 import { createSchema } from '../../server/graphql/schema.ts'
 import type { Credentials } from '../../shared/hmac.ts'
 import { deliveryStatuses, eventTypes } from '../../shared/vocabulary.ts'
 import { describeEachEngine } from '../support/databases.ts'
-import { addProject, startTestServer, type TestServer } from '../support/server.ts'
+import { cpuMsOf } from '../support/effort.ts'
+import { addProject, type GraphqlAnswer, startTestServer, type TestServer } from '../support/server.ts'
 import { addWebhooks } from '../support/webhooks.ts'
 
 const ENV = { TIDINGS_ROLES: 'api', TIDINGS_RATE_LIMIT: '0', TIDINGS_LOG_LEVEL: 'silent' }
@@ -73,19 +75,28 @@ describeEachEngine('10,000 webhooks', engine => {
   })
   after(() => server.stop())
 
-  it('come with all their fields in one list', async () => {
-    const { data, errors } = await server.graphql(`{ webhooks { ${ALL_FIELDS} } }`)
+  /** All of them, for which this process has had less processor time than a query has time. */
+  const listed = async (as?: Credentials) => {
+    let answer: GraphqlAnswer | undefined
+    const cpuMs = await cpuMsOf(async () => {
+      answer = await server.graphql(`{ webhooks { ${ALL_FIELDS} } }`, {}, as)
+    })
+    const { data, errors } = answer!
     assert.equal(errors, undefined)
     assert.equal(data.webhooks.length, MOST)
-    const { events, organisationIds, projectIds, headers, recoveredAt, health } = data.webhooks[MOST - 1]
+    assert.ok(cpuMs < BUDGET.timeMs, `${cpuMs} ms`)
+    return data.webhooks
+  }
+
+  it('come with all their fields in one list', async () => {
+    const webhooks = await listed()
+    const { events, organisationIds, projectIds, headers, recoveredAt, health } = webhooks[MOST - 1]
     const lengths = [events, organisationIds, projectIds, headers].map(list => list.length)
     assert.deepEqual([lengths, health.delivered, Date.parse(recoveredAt)], [[3, 2, 3, 2], 1, NOW])
   })
 
   it('come so to a token that sees some organisations', async () => {
-    const { data, errors } = await server.graphql(`{ webhooks { ${ALL_FIELDS} } }`, {}, limited)
-    assert.equal(errors, undefined)
-    assert.equal(data.webhooks.length, MOST)
+    await listed(limited)
   })
 
   it('have the same values through fragments, aliases and directives', async () => {
