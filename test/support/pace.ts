@@ -14,7 +14,7 @@ export const paceOf = (pid: number): Pace => {
 }
 
 /** Returns what tells a process's pace since now. */
-const paceSince = (pid: number): (() => Pace) => {
+export const paceSince = (pid: number): (() => Pace) => {
   const before = paceOf(pid)
   return () => {
     const { ran, waited } = paceOf(pid)
@@ -36,10 +36,4 @@ export const slowerBy = (paces: Iterable<Pace>): number => {
     all.waited += waited
   }
   return all.ran > 0 ? (all.ran + all.waited) / all.ran : 1
-}
-
-/** Tells how many times as long as alone these processes have taken since. */
-export const startPace = (pids: number[]): (() => number) => {
-  const paces = pids.map(paceSince)
-  return () => slowerBy(paces.map(pace => pace()))
 }

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as wait } from 'node:timers/promises'
-import { startPace } from '../../support/pace.ts'
+import { paceSince, slowerBy } from '../../support/pace.ts'
 import type { DatabaseProxy } from '../proxy.ts'
 import { type Client, done } from '../stage/client.ts'
 import type { Endpoint } from '../stage/endpoint.ts'
@@ -186,14 +186,17 @@ const darkClaim: Case = {
 /** What the slowest take where nothing else runs on the machine. */
 const QUIET_P99_MS = 75
 
-/**
- * How much slower than alone processes may be before that makes first attempts later than the machine's noise, and the
- * steady rate more than a server can do: it would be late by itself, and sooner where it has anything else to do.
- */
+/** How much slower than alone processes may be before that makes first attempts later than the machine's noise. */
 const SLOWER = 8
 
-/** `slowerBy`: see `startPace`. */
-type Lateness = Record<'p50' | 'p90' | 'p99' | 'slowerBy', number>
+/**
+ * The part of the time in which a server with nothing beside may have work, waiting for a processor included. The rate
+ * is lower where it has more: near the whole of the time it is late by itself, and much later with anything else to do.
+ */
+const MOST_BUSY = 0.3
+
+/** `slowerBy`: see `slowerBy` in `pace.ts`. `busyPart`: the part of the time in which the server had work. */
+type Lateness = Record<'p50' | 'p90' | 'p99' | 'slowerBy' | 'busyPart', number>
 
 /** Whether first attempts are more than twice as late. The machine's own noise and pace do not count. */
 const isLater = (together: Lateness, alone: Lateness): boolean => {
@@ -226,19 +229,21 @@ const beside = async (stage: Stage, side: Side, begin: () => Promise<unknown>) =
   const apart = await openSide(await stage.apart())
   let perSecond = RATE
   const measure = async (name: string, side: Side, forMs: number): Promise<Lateness> => {
-    const pace = startPace([process.pid, side.server.pid])
+    const [ownPace, serverPace] = [paceSince(process.pid), paceSince(side.server.pid)]
     const { latencies } = await steadily(side, forMs, perSecond)
-    const slowerBy = Number(pace().toFixed(1))
+    const server = serverPace()
+    const slower = Number(slowerBy([ownPace(), server]).toFixed(1))
+    const busyPart = (server.ran + server.waited) / 1e6 / forMs
     const [p50, p90, p99] = [50, 90, 99].map(part => percentile(latencies, part)) as [number, number, number]
     stage.say(
       `${name}: median ${p50} ms, p90 ${p90} ms, p99 ${p99} ms, of ${latencies.length}; ` +
-        `${slowerBy} times as slow as alone`,
+        `${slower} times as slow as alone, busy for ${Math.round(100 * busyPart)} %`,
     )
-    return { p50, p90, p99, slowerBy }
+    return { p50, p90, p99, slowerBy: slower, busyPart }
   }
   const both = async (forMs: number) => {
     const [together, alone] = await Promise.all([measure('together', side, forMs), measure('apart', apart, forMs)])
-    perSecond = RATE / Math.max(1, Math.max(together.slowerBy, alone.slowerBy) / SLOWER)
+    perSecond = Math.min(RATE, perSecond * Math.min(2, MOST_BUSY / alone.busyPart))
     return { together, alone }
   }
   await both(3_000)
