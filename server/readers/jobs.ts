@@ -30,7 +30,8 @@ export class Job {
   readonly tenantId: string
   readonly request: GraphqlRequest
   readonly terms: Terms
-  readonly askedAt = performance.now()
+  /** By the clock of the readers. */
+  readonly askedAt: number
   readonly result = Promise.withResolvers<Result>()
   readonly mode = new Mode<JobMode>('waiting', {
     waiting: ['running', 'settled'],
@@ -57,11 +58,12 @@ export class Job {
   timer: NodeJS.Timeout | undefined
   lookTimer: NodeJS.Timeout | undefined
 
-  constructor(id: number, tenantId: string, request: GraphqlRequest, terms: Terms) {
+  constructor(id: number, tenantId: string, request: GraphqlRequest, terms: Terms, askedAt: number) {
     this.id = id
     this.tenantId = tenantId
     this.request = request
     this.terms = terms
+    this.askedAt = askedAt
   }
 
   get tokenId(): string {
@@ -90,11 +92,12 @@ export class Reader {
   readonly process: Queries
   /** How many queries it has begun. */
   begun = 0
-  // Where others have the processor, a small query is not long for that.
-  readonly #time = new SharedTime(() => performance.now() - this.process.starvedMs)
+  readonly #time: SharedTime
 
-  constructor(start: (reader: Reader) => Queries) {
+  constructor(start: (reader: Reader) => Queries, now: () => number) {
     this.process = start(this)
+    // Where others have the processor, a small query is not long for that.
+    this.#time = new SharedTime(() => now() - this.process.starvedMs)
   }
 
   begin(job: Job): void {

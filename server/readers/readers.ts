@@ -51,11 +51,11 @@ const MOST_WAITING = 32_000_000
 type Heard = { onReplaced(): void; onEnded(): void }
 
 /**
- * When readers start and end that nothing is asked of, how long what is not light waits for what is, how long a query
- * may take, and what a reader is; by default as in the product, a process.
+ * When readers start and end that nothing is asked of, how long a query may take, what a reader is (by default, as in
+ * the product, a process), and the clock, in milliseconds.
  */
 export type ReaderTerms = {
-  behindMs?: number
+  now?: () => number
   pairMs?: number
   restMs?: number
   timeMs?: number
@@ -82,7 +82,7 @@ export class Readers {
   #startAfter = 0
   #fault: string | undefined
   readonly #heard: Heard
-  readonly #behindMs: number
+  readonly #now: () => number
   readonly #pairMs: number
   readonly #timeMs: number
   readonly #start: NonNullable<ReaderTerms['start']>
@@ -95,14 +95,14 @@ export class Readers {
     log: Log,
     heard: Heard,
     {
-      behindMs = BEHIND_MS,
+      now = () => performance.now(),
       pairMs = PAIR_MS,
       restMs = REST_MS,
       timeMs = BUDGET.timeMs,
       start = startProcess,
     }: ReaderTerms = {},
   ) {
-    this.#behindMs = behindMs
+    this.#now = now
     this.#heard = heard
     this.#pairMs = pairMs
     this.#timeMs = timeMs
@@ -111,8 +111,8 @@ export class Readers {
     this.#databaseUrl = databaseUrl
     this.#database = database
     this.#log = log
-    this.#tenants = new Tenants(database)
-    this.#standing = new Standing(this.#tenants)
+    this.#tenants = new Tenants(database, now)
+    this.#standing = new Standing(this.#tenants, now)
     this.#limits = LIMITS[database.dialect.isEmbedded ? 'embedded' : 'server']
   }
 
@@ -127,7 +127,7 @@ export class Readers {
   async ask(request: GraphqlRequest, terms: Terms): Promise<ReaderAnswer | 'mutation'> {
     const tenantId = await this.#tenants.of(request.token)
     this.#lastId += 1
-    const job = new Job(this.#lastId, tenantId, request, terms)
+    const job = new Job(this.#lastId, tenantId, request, terms, this.#now())
     if (terms.gone.aborted) throw hungUp()
     if (this.#isTooMuch(job)) throw noPlace()
     this.#tenants.notice(tenantId)
@@ -136,7 +136,7 @@ export class Readers {
     this.#dispatch()
     this.#pair ??= setTimeout(() => this.#startIfFewer(2), this.#pairMs).unref()
     // The process may have stood still until its time was up.
-    const leftMs = Math.max(0, terms.giveUpAt - performance.now())
+    const leftMs = Math.max(0, terms.giveUpAt - this.#now())
     const late = setTimeout(() => this.#giveUp(job, noPlace()), leftMs)
     const result = await job.result.promise
     clearTimeout(late)
@@ -172,7 +172,7 @@ export class Readers {
           ended: how => this.#ended(reader, how),
         },
       )
-    this.#readers.add(new Reader(processOf))
+    this.#readers.add(new Reader(processOf, this.#now))
   }
 
   #endIdle(): void {
@@ -252,7 +252,7 @@ export class Readers {
   #waitAgain(job: Job): void {
     const { gone, giveUpAt } = job.terms
     if (gone.aborted) job.settle(hungUp())
-    else if (performance.now() > giveUpAt) job.settle(noPlace())
+    else if (this.#now() > giveUpAt) job.settle(noPlace())
     else {
       job.mode.enter('waiting')
       this.#waiting.add(job.tokenId, job)
@@ -266,7 +266,7 @@ export class Readers {
     const jobs = [...reader.running.values()]
     if (jobs.length > 0) this.#heard.onEnded()
     if (!wasReady) {
-      this.#startAfter = performance.now() + RESTART_MS
+      this.#startAfter = this.#now() + RESTART_MS
       this.#isReplaced(otherRelease())
     }
     const requestIds = jobs.map(({ request }) => request.requestId)
@@ -292,7 +292,7 @@ export class Readers {
   get #isReplacing(): boolean {
     const [ready, all] = [this.#ready.length, this.#readers.size]
     this.#hadTwo ||= ready > 1
-    const mayStart = this.#fault === undefined && performance.now() >= this.#startAfter
+    const mayStart = this.#fault === undefined && this.#now() >= this.#startAfter
     return this.#hadTwo && isReplacing({ ready, all, mayStart })
   }
 
@@ -324,8 +324,8 @@ export class Readers {
     const isNoneLight = hasNoneLight(running)
     if (!first && (ready.length === 0 || !isNoneLight)) return
     const startAt = Math.max(this.#startAfter, first && !isNoneLight ? first.askedAt + WORTH_A_READER_MS : 0)
-    if (performance.now() >= startAt) this.#startReader()
-    else setTimeout(() => this.#dispatch(), Math.max(0, startAt - performance.now()) + 1).unref()
+    if (this.#now() >= startAt) this.#startReader()
+    else setTimeout(() => this.#dispatch(), Math.max(0, startAt - this.#now()) + 1).unref()
   }
 
   /**
@@ -361,7 +361,7 @@ export class Readers {
       if (place === undefined) refused.add(kind)
       return place !== undefined
     }
-    const late = performance.now() - this.#behindMs
+    const late = this.#now() - BEHIND_MS
     const isBehind = (job: Job) => job.askedAt > late && !isLightOne(shareOf(job))
     const rankOf = (job: Job) => [Number(isBehind(job)), ...this.#turns.rankOf(job)]
     const job = this.#waiting.takeFirst(hasPlace, rankOf)
@@ -382,7 +382,7 @@ export class Readers {
     this.#watch(reader, job)
     const { id, request } = job
     const { now, giveUpAt } = job.terms
-    reader.process.send({ kind: 'ask', id, request, now, patienceMs: giveUpAt - performance.now() })
+    reader.process.send({ kind: 'ask', id, request, now, patienceMs: giveUpAt - this.#now() })
   }
 
   #watch(reader: Reader, job: Job): void {

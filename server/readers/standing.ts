@@ -14,11 +14,13 @@ const NEW_UNTIL = 4
 /** Who is light and who is heavy, by what the queries of each token and tenant have cost lately. */
 export class Standing {
   readonly #tenants: Tenants
-  readonly #costs = new Costs()
-  readonly #costsOfTenants = new Costs()
+  readonly #costs: Costs
+  readonly #costsOfTenants: Costs
 
-  constructor(tenants: Tenants) {
+  constructor(tenants: Tenants, now: () => number) {
     this.#tenants = tenants
+    this.#costs = new Costs(now)
+    this.#costsOfTenants = new Costs(now)
   }
 
   /** `reader`: where it runs, if it does. What has taken long there is not light any more. */

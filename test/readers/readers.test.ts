@@ -8,14 +8,14 @@ import { createLog } from '../../server/log.ts'
 import type { Heard, Queries, Start } from '../../server/readers/child.ts'
 import type { ToReader } from '../../server/readers/messages.ts'
 import { Readers } from '../../server/readers/readers.ts'
+import { testClock } from '../support/clock.ts'
 import { migratedDatabase } from '../support/databases.ts'
-import { eventually } from '../support/eventually.ts'
+import { eventually, PATIENCE_MS } from '../support/eventually.ts'
 
 /** A reader that answers when it is told to. */
 class Scripted implements Queries {
   isReady = false
-  /** Since when others have the processor, by `performance.now()`. */
-  starvedSince = Number.POSITIVE_INFINITY
+  starvedMs = 0
   /** The ids of what it was asked and has not answered. */
   readonly asked = new Set<number>()
   /** How many it was told to end. */
@@ -27,10 +27,6 @@ class Scripted implements Queries {
     this.#heard = heard
     this.#begun = begun
     if (isReady) setImmediate(() => this.becomeReady())
-  }
-
-  get starvedMs(): number {
-    return Math.max(0, performance.now() - this.starvedSince)
   }
 
   becomeReady(): void {
@@ -72,21 +68,20 @@ class Scripted implements Queries {
   kill(): void {}
 }
 
-const terms = (patienceMs: number) => ({
-  now: 0,
-  giveUpAt: performance.now() + patienceMs,
-  gone: new AbortController().signal,
-})
+const termsOf = (giveUpAt: number) => ({ now: 0, giveUpAt, gone: new AbortController().signal })
 const requestOf = (token: AccessToken) =>
   ({ url: '', method: 'POST', headers: {}, body: '', token, requestId: randomUUID() }) as const
 const tokenOf = (id: string, seesAllOrganisations: boolean) => ({ id, seesAllOrganisations }) as AccessToken
 const none = { onReplaced() {}, onEnded() {} }
 
+/** They look at what runs every 10 ms, by timers that are real. */
+const A_LOOK_MS = 25
+
 /** Longer than a light query takes, and shorter than what makes one heavy. */
 const LONG_MS = 300
 
-/** Readers that are ready, of a database server, so that each has several places. */
-const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: number) => {
+/** Readers that are ready, of a database server, so that each has several places. Their clock stands still. */
+const startReaders = async (mayBeReady: () => boolean = () => true) => {
   const given = await migratedDatabase('sqlite')
   const database: Database = { ...given.database, dialect: { ...given.database.dialect, isEmbedded: false } }
   const started: Scripted[] = []
@@ -98,12 +93,9 @@ const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: n
     started.push(new Scripted(heard, begun, mayBeReady()))
     return started.at(-1)!
   }
-  const readers = new Readers('', database, createLog('silent'), none, {
-    ...(behindMs !== undefined && { behindMs }),
-    pairMs: 0,
-    start,
-  })
-  const ask = (token: AccessToken) => readers.ask(requestOf(token), terms(10_000))
+  const clock = testClock()
+  const readers = new Readers('', database, createLog('silent'), none, { now: clock.now, pairMs: 0, start })
+  const ask = (token: AccessToken) => readers.ask(requestOf(token), termsOf(clock.now() + PATIENCE_MS))
   /** How many of these each reader is asked at once, if it is asked any; they are answered then. */
   const placesOf = async (tokens: AccessToken[], costMs?: number) => {
     const answers = tokens.map(ask)
@@ -122,11 +114,16 @@ const startReaders = async (mayBeReady: () => boolean = () => true, behindMs?: n
     await Promise.all(answers)
     clearInterval(answering)
   }
+  /** Time passes in which others have the processor: nothing that runs is long for that. */
+  const starve = (ms: number) => {
+    clock.advance(ms)
+    for (const one of started) one.starvedMs += ms
+  }
   const stop = async () => {
     readers.stop()
     await given.drop()
   }
-  return { started, told, begun, ask, placesOf, answerAll, stop }
+  return { clock, starve, started, told, begun, ask, placesOf, answerAll, stop }
 }
 
 it('a query may take 15 s', async () => {
@@ -156,14 +153,15 @@ it('a tenant leaves a reader to others while others ask, and has all of them whi
 for (const isStarved of [false, true]) {
   const has = isStarved ? 'shares it where others had the processor' : 'has it for itself'
   it(`what has run for long in a reader ${has}, before it is known to be heavy`, async () => {
-    const { started, ask, placesOf, stop } = await startReaders()
+    const { clock, starve, started, ask, placesOf, stop } = await startReaders()
     const tokens = ['first', 'second', 'third'].map(id => tokenOf(id, false))
     try {
       for (let n = 0; n < 20; n++) for (const token of tokens) await placesOf([token])
       const [first, ...others] = tokens
       const answers = [ask(first!)]
-      if (isStarved) for (const one of started) one.starvedSince = performance.now()
-      await wait(LONG_MS)
+      await eventually('it to be asked', () => started.some(({ asked }) => asked.size > 0), Boolean)
+      if (isStarved) starve(LONG_MS)
+      else clock.advance(LONG_MS)
       answers.push(...others.map(ask))
       const askedOf = () => started.map(({ asked }) => asked.size).sort()
       assert.deepEqual(await eventually('all to be asked', askedOf, ([a, b]) => a! + b! === 3), [1, 2])
@@ -178,7 +176,7 @@ for (const isStarved of [false, true]) {
 }
 
 it('queries that have every place are put back sooner while others wait for one, and large ones at once', async () => {
-  const { started, ask, placesOf, answerAll, stop } = await startReaders()
+  const { clock, started, ask, placesOf, answerAll, stop } = await startReaders()
   const PLACES = 4
   const crowd = async (name: string, count: number) => {
     const tokens = Array.from({ length: count }, (_, n) => tokenOf(`${name} ${n}`, false))
@@ -187,17 +185,18 @@ it('queries that have every place are put back sooner while others wait for one,
   }
   /** How long these run until the first is put back. */
   const untilPutBack = async (some: AccessToken[], { areLarge = false } = {}) => {
-    const before = started.map(({ putBack }) => putBack)
+    const putBack = () => started.reduce((sum, one) => sum + one.putBack, 0)
+    const before = putBack()
     const answers = some.map(ask)
     await eventually('all places to be taken', () => started.every(({ asked }) => asked.size === PLACES / 2), Boolean)
     if (areLarge) for (const one of started) one.tellLarge()
-    const begunAt = performance.now()
-    await eventually(
-      'one to be put back',
-      () => started.some(({ putBack }, n) => putBack > (before[n] ?? 0)),
-      isSo => isSo,
-    )
-    const ms = performance.now() - begunAt
+    const begunAt = clock.now()
+    await wait(A_LOOK_MS)
+    while (putBack() === before && clock.now() < begunAt + 5_000) {
+      clock.advance(50)
+      await wait(A_LOOK_MS)
+    }
+    const ms = clock.now() - begunAt
     await answerAll(answers)
     return ms
   }
@@ -205,32 +204,30 @@ it('queries that have every place are put back sooner while others wait for one,
     const awaited = await untilPutBack(await crowd('awaited', PLACES + 1))
     const large = await untilPutBack(await crowd('large', PLACES + 1), { areLarge: true })
     const alone = await untilPutBack(await crowd('alone', PLACES), { areLarge: true })
-    assert.ok(large < 0.5 * awaited, `${large} ms for large ones, ${awaited} ms for others`)
-    assert.ok(awaited < 0.7 * alone, `${awaited} ms while one waited, ${alone} ms while none did`)
+    assert.deepEqual({ awaited, large, alone }, { awaited: 300, large: 0, alone: 1_050 })
   } finally {
     await stop()
   }
 })
 
-for (const [behindMs, first] of [
-  [0, 'is in turn'],
-  [10_000, 'comes after it'],
+for (const [waitedMs, comes] of [
+  [2_001, 'is in turn'],
+  [1_999, 'comes after it'],
 ] as const) {
-  it(`a query of a new token that has waited longer than ${behindMs} ms for a light one ${first}`, async () => {
-    const { started, ask, placesOf, answerAll, stop } = await startReaders(undefined, behindMs)
+  it(`a query of a new token that has waited ${waitedMs} ms for a light one ${comes}`, async () => {
+    const { starve, started, begun, ask, placesOf, answerAll, stop } = await startReaders()
     const light = Array.from({ length: 9 }, (_, n) => tokenOf(`light ${n}`, true))
     try {
       for (let n = 0; n < 4; n++) for (const token of light) await placesOf([token])
+      begun.length = 0
       const answers = light.slice(1).map(ask)
       await eventually('all places to be taken', () => started.every(({ asked }) => asked.size === 4), Boolean)
-      const newest = () => Math.max(...started.flatMap(({ asked }) => [...asked]))
-      const before = newest()
       answers.push(ask(tokenOf('new', true)), ask(light[0]!))
       await wait(1)
+      starve(waitedMs)
       const [oldest] = started[0]!.asked
       started[0]!.answer(oldest!, 1)
-      const begun = await eventually('one of the two to be asked', newest, id => id > before)
-      assert.equal(begun - before, behindMs === 0 ? 1 : 2)
+      assert.equal(begun[8], comes === 'is in turn' ? 'new' : 'light 0')
       await answerAll(answers)
     } finally {
       await stop()
@@ -238,44 +235,34 @@ for (const [behindMs, first] of [
   })
 }
 
-/** What begins after queries of a new token have waited for half a second for light ones, from the first of them on. */
-const afterLightOnes = async (light: AccessToken[], atOnce: number): Promise<string[]> => {
-  const BEHIND_MS = 500
-  const { started, begun, ask, placesOf, answerAll, stop } = await startReaders(undefined, BEHIND_MS)
-  const answerOne = async () => {
-    const before = begun.length
-    const [oldest] = started.toSorted((a, b) => b.asked.size - a.asked.size)
-    oldest!.answer(oldest!.asked.values().next().value!, 1)
-    await eventually('another to begin', () => begun.length > before, Boolean, { timeoutMs: 2_000 })
-  }
-  try {
-    for (let n = 0; n < 4; n++) for (const token of light) await placesOf([token])
-    const answers = Array.from({ length: 100 }, () => light.map(ask)).flat()
-    await eventually('all places to be taken', () => started.every(({ asked }) => asked.size === 4), Boolean)
-    answers.push(...Array.from({ length: 3 * atOnce }, () => ask(tokenOf('new', true))))
-    for (const answer of answers) answer.catch(() => {})
-    for (let n = 0; n < 250; n++) await answerOne()
-    assert.ok(!begun.includes('new'))
-    await wait(BEHIND_MS)
-    for (let n = 0; n < 20; n++) await answerOne()
-    await answerAll(answers)
-    return begun.slice(begun.indexOf('new'))
-  } finally {
-    await stop()
-  }
-}
-
 it('a query of a new token that has waited for light ones has no claim on all the time that these had', async () => {
   /** Half of the places: as many begin at once where none is light. */
   const AT_ONCE = 4
+  const { starve, started, begun, ask, placesOf, answerAll, stop } = await startReaders()
   const light = Array.from({ length: 4 }, (_, n) => tokenOf(`light ${n}`, true))
-  const look = async () => {
-    const begun = await afterLightOnes(light, AT_ONCE)
-    const then = begun.slice(AT_ONCE, AT_ONCE + light.length)
-    assert.deepEqual(then.toSorted(), light.map(({ id }) => id).toSorted(), begun.join())
+  const answerOne = () => {
+    const [busiest] = started.toSorted((a, b) => b.asked.size - a.asked.size)
+    busiest!.answer(busiest!.asked.values().next().value!, 1)
   }
-  // For how long a machine with much else to do stands still is time that others had: one look in five is in order.
-  await look().catch(look).catch(look).catch(look).catch(look)
+  try {
+    for (let n = 0; n < 4; n++) for (const token of light) await placesOf([token])
+    begun.length = 0
+    const answers = Array.from({ length: 100 }, () => light.map(ask)).flat()
+    await eventually('all places to be taken', () => started.every(({ asked }) => asked.size === 4), Boolean)
+    answers.push(...Array.from({ length: 3 * AT_ONCE }, () => ask(tokenOf('new', true))))
+    await wait(1)
+    for (let n = 0; n < 300; n++) {
+      starve(8)
+      answerOne()
+    }
+    const first = begun.indexOf('new')
+    assert.ok(first >= 250, `after ${first} light ones`)
+    const then = begun.slice(first + AT_ONCE, first + AT_ONCE + light.length)
+    assert.deepEqual(then.toSorted(), light.map(({ id }) => id).toSorted(), begun.slice(first).join())
+    await answerAll(answers)
+  } finally {
+    await stop()
+  }
 })
 
 it('what is large stays where another reader is left to small queries, and so do these', async () => {
@@ -328,7 +315,7 @@ it('while one reader is left, a tenant that asks alone has a place in it by each
 })
 
 it('while one reader is left, a tenant that asks much has no place in it by a token that asks little', async () => {
-  const { started, ask, stop } = await startWithOneLeft([little, other])
+  const { clock, started, ask, stop } = await startWithOneLeft([little, other])
   try {
     const answers = [ask(little), ask(other)]
     const asked = () => started[1]!.asked.size
@@ -337,6 +324,7 @@ it('while one reader is left, a tenant that asks much has no place in it by a to
     started[1]!.answerAll()
     await answers[1]
     assert.equal(asked(), 0, 'the token that asks little waits for the reader that starts')
+    clock.advance(100)
     const third = await eventually(
       'it to start',
       () => started[2],
@@ -363,7 +351,9 @@ it('a query whose time was up, since its process stood still, is refused without
   const hear = ({ name }: Error) => void warned.push(name)
   process.on('warning', hear)
   try {
-    await assert.rejects(readers.ask(requestOf(tokenOf('first', true)), terms(-20_000)), { code: 'UNAVAILABLE' })
+    await assert.rejects(readers.ask(requestOf(tokenOf('first', true)), termsOf(performance.now() - 20_000)), {
+      code: 'UNAVAILABLE',
+    })
     await new Promise(resolve => setImmediate(resolve))
     assert.deepEqual(warned, [])
   } finally {
