@@ -9,6 +9,7 @@ import { testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
 import { mostEachSecond } from '../support/effort.ts'
 import { eventually } from '../support/eventually.ts'
+import { startAlone } from '../support/pace.ts'
 import { type Receiver, startReceiver } from '../support/receiver.ts'
 import { type Fixture, startFixture } from './fixture.ts'
 
@@ -131,8 +132,11 @@ describeEachEngine('what is committed by a process that delivers', engine => {
     await receiver.waitFor(all => all.length > 0)
     await wait(1_200)
     const otherId = await fixture.webhook(`${receiver.url}/other`)
+    const aloneMs = startAlone()
     await fixture.emit(1, { through: loop })
-    await receiver.waitFor(all => all.some(({ path }) => path.endsWith('/other')), 500)
+    await receiver.waitFor(all => all.some(({ path }) => path.endsWith('/other')))
+    const afterMs = aloneMs()
+    assert.ok(afterMs < 500, `after ${afterMs} ms`)
     await eventually(
       'the other to be delivered',
       () => fixture.delivery(otherId),
