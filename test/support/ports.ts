@@ -10,7 +10,10 @@ import path from 'node:path'
 const FIRST = 11_000
 const LAST = 32_000
 
-/** A port of 127.0.0.1 that nobody listens on, and that no other test is given as long as this process lives. */
+/**
+ * A port of 127.0.0.1 that nobody listens on, and that no other test is given as long as this process lives: what is
+ * still sent to a server or an endpoint that was closed arrives nowhere.
+ */
 export const freePort = async (): Promise<number> => {
   for (;;) {
     const port = randomInt(FIRST, LAST)

@@ -1,10 +1,10 @@
 import { once } from 'node:events'
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as wait } from 'node:timers/promises'
 import { PATIENCE_MS } from './eventually.ts'
+import { freePort } from './ports.ts'
 
 export type ReceivedRequest = {
   method: string
@@ -58,9 +58,9 @@ export const startReceiver = async ({
     for (const look of waiting) look()
     await give(await answer(received, n), response)
   })
-  server.listen(0, '127.0.0.1')
+  const port = await freePort()
+  server.listen(port, '127.0.0.1')
   await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
 
   const waitFor = (predicate: (requests: ReceivedRequest[]) => boolean, timeoutMs = PATIENCE_MS) =>
     new Promise<ReceivedRequest[]>((resolve, reject) => {

@@ -1,8 +1,8 @@
 import { once } from 'node:events'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { setTimeout as wait } from 'node:timers/promises'
+import { freePort } from '../../support/ports.ts'
 
 /** A request as an endpoint saw it. Times in epoch milliseconds. */
 export type Arrival = {
@@ -52,8 +52,6 @@ export const startEndpoint = async (
   const server = createServer(async (request, response) => {
     response.on('error', () => {})
     const at = Number(request.headers[BEGUN_AT] ?? Date.now())
-    // Another case may wait for a server that had this port.
-    if (request.method !== 'POST') return response.writeHead(404).end()
     const body = await text(request).catch(() => '')
     // Its sender was killed.
     if (!request.complete || body === '') return
@@ -71,11 +69,12 @@ export const startEndpoint = async (
     arrival.status = reply.status
     arrival.answeredAt = Date.now()
   })
-  server.listen(0, '127.0.0.1')
+  const port = await freePort()
+  server.listen(port, '127.0.0.1')
   await once(server, 'listening')
   const byId = () => Map.groupBy(arrivals, ({ id }) => id)
   return {
-    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/`,
+    url: `http://127.0.0.1:${port}/`,
     arrivals,
     pings,
     byId,
