@@ -88,7 +88,7 @@ export const startTestServer = async (
   const server = await startServer(config, createLog(config.logLevel), {
     ...(given && { clock }),
     ...(liveTimes && { liveTimes }),
-    readerTerms: { ...(!hasReaderProcesses && { start: startReaderHere, timeMs: QUERY_MS }), ...readerTerms },
+    readerTerms: { timeMs: QUERY_MS, ...(!hasReaderProcesses && { start: startReaderHere }), ...readerTerms },
   })
   await server.ready
   const { database } = fresh
