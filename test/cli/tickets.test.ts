@@ -125,12 +125,13 @@ const TICKETS: Ticket[] = [
   },
   {
     cause: 'somebody disabled the webhook while it was retried',
-    async make({ webhook, happens, answer, explainedAs }) {
+    async make({ webhook, happens, answer, explainedAs, settles }) {
       const webhookId = await webhook()
       answer({ status: 429, headers: { 'retry-after': '600' } })
       const eventId = await happens()
       await explainedAs('throttled', { webhookId, eventId })
       await webhook({ id: webhookId, status: 'disabled' })
+      await settles(webhookId, eventId)
       return { webhookId, eventId }
     },
     codes: ['cancelled', 'webhook_disabled'],
