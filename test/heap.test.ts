@@ -68,7 +68,7 @@ const YOUNG = `
   let kept = []
   for (let n = 0; n < 400; n++) {
     for (let made = 0; made < 20_000; made++) kept.push({ made, many: [made] })
-    if (n % 20 === 0) kept = []
+    if (n % 100 === 0) kept = []
     await wait()
   }
   console.log(youngMb())
