@@ -50,7 +50,8 @@ export const tidings = (args: string[], given: Given & { stdin?: string }): Prom
 
 const alone = async (args: string[], { stdin = '', ...given }: Given & { stdin?: string }): Promise<Ended> => {
   const child = startTidings(args, given)
-  child.stdin.end(stdin)
+  // One that ends before it reads its input breaks the pipe.
+  child.stdin.on('error', () => {}).end(stdin)
   const ended = new Promise<number | null>(resolve => child.once('close', resolve))
   const [stdout, stderr, code] = await Promise.all([text(child.stdout), text(child.stderr), ended])
   return { code, stdout, stderr }
