@@ -65,12 +65,11 @@ export const graphql = async <Data>(
 ): Promise<Data> => {
   const request = graphqlRequest(connection.url, document, variables)
   const idempotencyKey = hasMutation(document) ? randomUUID() : undefined
-  const startedAt = performance.now()
-  const deadline = startedAt + timeoutMs
+  const deadline = performance.now() + timeoutMs
   const seen = new Set<Done>()
   for (let repeats = 0; ; repeats++) {
     try {
-      return await send<Data>(connection, request, { idempotencyKey, startedAt, deadline, signal })
+      return await send<Data>(connection, request, { idempotencyKey, timeoutMs, deadline, signal })
     } catch (error) {
       if (!(error instanceof Passing) || signal?.aborted) throw error
       seen.add(error.done)
@@ -94,10 +93,10 @@ const send = async <Data>(
   { url, body }: GraphqlRequest,
   {
     idempotencyKey,
-    startedAt,
+    timeoutMs,
     deadline,
     signal,
-  }: { idempotencyKey: string | undefined; startedAt: number; deadline: number; signal: AbortSignal | undefined },
+  }: { idempotencyKey: string | undefined; timeoutMs: number; deadline: number; signal: AbortSignal | undefined },
 ): Promise<Data> => {
   const { apiKey, apiSecret } = connection
   const credentials = { apiKey, apiSecret }
@@ -117,7 +116,7 @@ const send = async <Data>(
     })
     text = await response.text()
   } catch (error) {
-    throw notReached(url, error, performance.now() - startedAt)
+    throw notReached(url, error, timeoutMs)
   }
   return dataOf(parseAnswer(text), url, response, connection) as Data
 }

@@ -38,7 +38,6 @@ export const openLive = async <Data>(
   const isAnswered = () => graphql(connection, '{ viewer { id } }', {}, { timeoutMs: LOOK_TIMEOUT_MS }).catch(giveUp)
   const doubting = setTimeout(isAnswered, doubtMs)
   const silence = setTimeout(() => giveUp(heldBack(url)), beginMs)
-  const startedAt = performance.now()
   try {
     const response = await fetch(url, {
       method: 'POST',
@@ -63,7 +62,7 @@ export const openLive = async <Data>(
     ending.signal.throwIfAborted()
     return streamOf(beats, { response, url, connection, onId, silentMs, end: () => ending.abort() })
   } catch (error) {
-    throw error instanceof CliError ? error : notReached(url, error, performance.now() - startedAt)
+    throw error instanceof CliError ? error : notReached(url, error, beginMs)
   } finally {
     clearTimeout(doubting)
     clearTimeout(silence)

@@ -61,11 +61,11 @@ const UNSENT = new Set([
   'UND_ERR_CONNECT_TIMEOUT',
 ])
 
-export const notReached = (url: URL, error: unknown, passedMs: number): CliError => {
+export const notReached = (url: URL, error: unknown, withinMs: number): CliError => {
   if (error instanceof DOMException && error.name === 'TimeoutError') {
     return new Passing(
       'unknown',
-      `${url.origin} did not answer within ${duration(Math.round(passedMs / 1000) * 1000)}.`,
+      `${url.origin} did not answer within ${duration(withinMs)}.`,
       'Try again, or ask whoever runs the server.',
     )
   }
