@@ -163,9 +163,9 @@ const fill = async (stage: Stage, ground: Ground): Promise<void> => {
 }
 
 const prepare = async (stage: Stage, ground: Ground, { given }: Doing): Promise<void> => {
-  const { url, sql } = ground
+  const { sql } = ground
   if (given === 'nothing') {
-    const name = new URL(url).pathname.slice(1)
+    const name = databaseOf(ground)
     await stage.sql.run(`DROP DATABASE ${name}`)
     await stage.sql.run(`CREATE DATABASE ${name} CHARACTER SET utf8mb4`)
     ground.isMigrated = false
@@ -235,24 +235,41 @@ const isCommit = (shape: string): boolean => shape.startsWith('commit')
 /** InnoDB renews what it shows of transactions only if nobody has read it for 100 ms: read more often, it stays old. */
 const LOOK_AGAIN_MS = 250
 
-type Look = { at: number; lockedS: Promise<Map<string, number>> }
+/** For how many seconds a session's transaction has held locks. */
+type Locks = { db: string; session: number; lockedS: number }
+type Look = { at: number; locks: Promise<Locks[]> }
 let lastLook: Look | undefined
 
-/** For how many seconds some transaction has held locks, by database. */
-const look = async (sql: Sql): Promise<Map<string, number>> => {
+const look = async (sql: Sql): Promise<Locks[]> => {
   const found = await sql.rows(
-    `SELECT p.db, MAX(TIMESTAMPDIFF(SECOND, t.trx_started, NOW())) AS locked_s
+    `SELECT p.db, p.id, TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) AS locked_s
      FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-     WHERE t.trx_rows_locked > 0 OR t.trx_rows_modified > 0 GROUP BY p.db`,
+     WHERE t.trx_rows_locked > 0 OR t.trx_rows_modified > 0`,
   )
-  return new Map(found.map(row => [String(row.db), Number(row.locked_s)]))
+  return found.map(row => ({ db: String(row.db), session: Number(row.id), lockedS: Number(row.locked_s) }))
 }
 
-/** For how many seconds some transaction on the database has held locks, seen a moment ago. */
-const lockedS = async ({ sql, url }: Ground): Promise<number> => {
+const databaseOf = ({ url }: Ground): string => new URL(url).pathname.slice(1)
+
+/** For how many seconds some transaction on the database has held locks, of these sessions if any are named. */
+const lockedS = async (ground: Ground, sessions?: Set<number>): Promise<number> => {
   const at = performance.now()
-  if (!lastLook || at - lastLook.at > LOOK_AGAIN_MS) lastLook = { at, lockedS: look(sql) }
-  return (await lastLook.lockedS).get(new URL(url).pathname.slice(1)) ?? 0
+  if (!lastLook || at - lastLook.at > LOOK_AGAIN_MS) lastLook = { at, locks: look(ground.sql) }
+  const db = databaseOf(ground)
+  const counted = (await lastLook.locks).filter(each => each.db === db && (sessions?.has(each.session) ?? true))
+  return Math.max(0, ...counted.map(each => each.lockedS))
+}
+
+/**
+ * Whose locks may not stay: everybody's, but where it is migrated only those of the sessions that were there when the
+ * first was disturbed. Whoever migrates after that rightly holds the lock until it is done.
+ */
+const sessionsHeldTo = async (ground: Ground, { given }: Doing): Promise<Set<number> | undefined> => {
+  if (given !== 'nothing') return undefined
+  const found = await ground.sql.rows('SELECT id FROM information_schema.processlist WHERE db = ?', [
+    databaseOf(ground),
+  ])
+  return new Set(found.map(row => Number(row.id)))
 }
 
 type Meeting = { doing: Doing; shape: string; fault: Fault; readyWithinMs: number; lockedWithinS: number }
@@ -262,12 +279,13 @@ type Met = { readyMs: number; lockedS: number; wrong: string[] }
 /** Waits until another is ready and no lock is left. */
 const lookOn = async (stage: Stage, ground: Ground, meeting: Meeting, first: Tidings) => {
   const { doing, readyWithinMs, lockedWithinS } = meeting
+  const sessions = await sessionsHeldTo(ground, doing)
   const at = Date.now()
   const { other, isDone } = await doing.beside(stage, ground)
   const met: Met = { readyMs: 0, lockedS: 0, wrong: [] }
   const isOver = async (): Promise<boolean> => {
     // The transaction may have begun long before.
-    const nowS = Math.min(await lockedS(ground), (Date.now() - at) / 1000)
+    const nowS = Math.min(await lockedS(ground, sessions), (Date.now() - at) / 1000)
     met.lockedS = Math.max(met.lockedS, nowS)
     met.readyMs ||= (await isDone()) ? Date.now() - at : 0
     return met.readyMs > 0 && nowS === 0
