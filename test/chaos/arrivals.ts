@@ -7,6 +7,8 @@ export type Arrival = {
   /** The `jti` of the token, which is the delivery's id. */
   jti: string
   arrivedAt: number
+  /** When the answer's status began to be handed over. An endless answer ends when the client has had enough of it. */
+  answeredAt: number | null
   /** When the answer had been handed over, or the connection was gone. */
   endedAt: number | null
   /** What was done, or was to be. */
@@ -28,6 +30,7 @@ const COLUMNS = [
   'endpoint',
   'jti',
   'arrivedAt',
+  'answeredAt',
   'endedAt',
   'did',
   'status',

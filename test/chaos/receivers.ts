@@ -38,6 +38,7 @@ const receive = async (request: IncomingMessage, response: ServerResponse, endpo
     endpoint,
     jti,
     arrivedAt,
+    answeredAt: null,
     endedAt: null,
     did: action.do,
     status: null,
@@ -86,6 +87,7 @@ const carryOut = async (action: Action, response: ServerResponse, arrival: Arriv
   if (response.destroyed) return
   const { status, headers = {} } = action
   arrival.status = status
+  arrival.answeredAt = Date.now()
   if (action.body === undefined) return void response.writeHead(status, headers).end()
   const headSent = () => {
     arrival.isWritten = true

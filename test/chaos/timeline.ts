@@ -86,7 +86,8 @@ const waited: Rule = timeline => {
     // A failure that may not have been counted has had the wait of one fewer.
     if (!one.isWritten || isSuccess(one.status) || one.status === 429) continue
     if (timeline.disturbances(one.arrivedAt - CLOCKS_MS, next.arrivedAt).length > 0) continue
-    const gapMs = next.arrivedAt - one.endedAt!
+    // The sender counts from when it had the answer. An endpoint may hear long after it that an endless one has ended.
+    const gapMs = next.arrivedAt - one.answeredAt!
     const waitMs = timeline.scheduleMs[failures++] ?? 0
     if (gapMs < waitMs - CLOCKS_MS) wrong.push(`arrived again after ${gapMs} ms, not ${waitMs}`)
   }
