@@ -261,9 +261,15 @@ export class Readers {
 
   #ended(reader: Reader, { isKilled, wasReady, said }: Ending): void {
     this.#readers.delete(reader)
-    if (this.#isStopping) return
-    this.#endConnections(reader, reader.connectionIds)
     const jobs = [...reader.running.values()]
+    if (this.#isStopping) {
+      for (const job of jobs) {
+        this.#leave(reader, job, reader.costOf(job))
+        job.settle(isRestarting())
+      }
+      return
+    }
+    this.#endConnections(reader, reader.connectionIds)
     if (jobs.length > 0) this.#heard.onEnded()
     if (!wasReady) {
       this.#startAfter = this.#now() + RESTART_MS
@@ -503,7 +509,7 @@ const noPlace = (): TidingsError<'UNAVAILABLE'> =>
   )
 
 const isRestarting = (): TidingsError<'UNAVAILABLE'> =>
-  new TidingsError('UNAVAILABLE', `The server is being upgraded. Nothing was done. Try again in ${RETRY_AFTER_S} s.`, {
+  new TidingsError('UNAVAILABLE', `The server is restarting. Nothing was done. Try again in ${RETRY_AFTER_S} s.`, {
     retryAfterSeconds: RETRY_AFTER_S,
   })
 

@@ -123,7 +123,7 @@ const startReaders = async (mayBeReady: () => boolean = () => true) => {
     readers.stop()
     await given.drop()
   }
-  return { clock, starve, started, told, begun, ask, placesOf, answerAll, stop }
+  return { readers, clock, starve, started, told, begun, ask, placesOf, answerAll, stop }
 }
 
 it('a query may take 15 s', async () => {
@@ -131,6 +131,26 @@ it('a query may take 15 s', async () => {
   try {
     await placesOf([tokenOf('first', true)])
     assert.deepEqual([...new Set(told.map(({ timeMs }) => timeMs))], [15_000])
+  } finally {
+    await stop()
+  }
+})
+
+it('what runs when the readers are stopped is refused, and looked at no more', async () => {
+  const { readers, started, ask, placesOf, stop } = await startReaders()
+  const both = [tokenOf('first', true), tokenOf('second', true)]
+  try {
+    // Until they are known: what is not light is not looked at for whether it can move.
+    for (let n = 0; n < 20; n++) for (const token of both) await placesOf([token])
+    const answers = Promise.all(
+      both.map(token => assert.rejects(ask(token), { code: 'UNAVAILABLE', message: /is restarting/ })),
+    )
+    const asked = () => started.reduce((count, { asked }) => count + asked.size, 0)
+    await eventually('both to be asked', asked, count => count === 2)
+    readers.stop()
+    for (const one of started) one.end()
+    await wait(A_LOOK_MS)
+    await answers
   } finally {
     await stop()
   }
