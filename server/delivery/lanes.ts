@@ -36,24 +36,25 @@ export const enterState = (place: Place, state: PlaceState): void => {
 export type Counts = { memory: number; sending: number; aside: number }
 export type Pool = 'memory' | 'sending'
 
-/** A webhook's places. */
-export type Lane = Counts & {
-  webhookId: string
-  tenant: Tenant
-  recovered: Counts
-  fresh: Place[]
-  /** Behind `fresh`. */
-  behind: Place[]
-  /** All of its places, pings included. */
-  all: number
-  /** In the order in which they began. */
-  setAside: Set<Place>
-  answeredAt: number
-  /**
-   * Until when a webhook receives nothing, in an epoch; needed only until the database knows, and every claim reads it.
-   */
-  held: { epoch: number; until: number }
-}
+/** A webhook in an epoch: with a new URL it is another endpoint, which what the old one did says nothing about. */
+export type Endpoint = { webhookId: string; epoch: number }
+
+/** An endpoint's places. */
+export type Lane = Counts &
+  Endpoint & {
+    tenant: Tenant
+    recovered: Counts
+    fresh: Place[]
+    /** Behind `fresh`. */
+    behind: Place[]
+    /** All of its places, pings included. */
+    all: number
+    /** In the order in which they began. */
+    setAside: Set<Place>
+    answeredAt: number
+    /** Until when it receives nothing; needed only until the database knows, and every claim reads it. */
+    heldUntil: number
+  }
 
 export type Tenant = Counts & {
   id: string
@@ -64,20 +65,22 @@ export type Tenant = Counts & {
 
 const none = (): Counts => ({ memory: 0, sending: 0, aside: 0 })
 
-/** The webhooks and tenants that have places in this process, how many, and which of their jobs wait. */
+/** The endpoints and tenants that have places in this process, how many, and which of their jobs wait. */
 export class Lanes {
-  readonly #lanes = new Map<string, Lane>()
+  /** By webhook. Those of a past epoch are there as long as they have places. */
+  readonly #lanes = new Map<string, Lane[]>()
   readonly #tenants = new Map<string, Tenant>()
   readonly #waiting = new Set<Tenant>()
   /** The counts of all together. */
   readonly all = none()
 
+  /** The number of webhooks. */
   get size(): number {
     return this.#lanes.size
   }
 
-  lane(webhookId: string): Lane | undefined {
-    return this.#lanes.get(webhookId)
+  lane({ webhookId, epoch }: Endpoint): Lane | undefined {
+    return this.#lanes.get(webhookId)?.find(lane => lane.epoch === epoch)
   }
 
   tenant(id: string): Tenant | undefined {
@@ -86,17 +89,18 @@ export class Lanes {
 
   /** The lane of a job that gets a place. */
   enter(job: Job): Lane {
-    const lane = this.#lanes.get(job.webhookId) ?? this.#laneFor(job)
+    const lane = this.lane(job) ?? this.#laneFor(job)
     lane.all += 1
     return lane
   }
 
-  #laneFor({ webhookId, webhook }: Job): Lane {
+  #laneFor({ webhookId, epoch, webhook }: Job): Lane {
     const tenantId = webhook.access_token_id
     const tenant = this.#tenants.get(tenantId) ?? { id: tenantId, ...none(), lanes: new Set(), waiting: new Set() }
     this.#tenants.set(tenantId, tenant)
     const lane: Lane = {
       webhookId,
+      epoch,
       tenant,
       ...none(),
       recovered: none(),
@@ -105,9 +109,9 @@ export class Lanes {
       all: 0,
       setAside: new Set(),
       answeredAt: 0,
-      held: { epoch: 0, until: 0 },
+      heldUntil: 0,
     }
-    this.#lanes.set(webhookId, lane)
+    this.#lanes.set(webhookId, [...(this.#lanes.get(webhookId) ?? []), lane])
     tenant.lanes.add(lane)
     return lane
   }
@@ -116,8 +120,10 @@ export class Lanes {
   leave(lane: Lane): void {
     lane.all -= 1
     if (lane.all > 0) return
-    this.#lanes.delete(lane.webhookId)
-    const { tenant } = lane
+    const { webhookId, tenant } = lane
+    const others = this.#lanes.get(webhookId)!.filter(other => other !== lane)
+    if (others.length > 0) this.#lanes.set(webhookId, others)
+    else this.#lanes.delete(webhookId)
     tenant.lanes.delete(lane)
     if (tenant.lanes.size === 0) this.#tenants.delete(tenant.id)
   }

@@ -1,14 +1,14 @@
 import type { Clock } from '../clock.ts'
 import { heldUntilOf } from '../domain/pull-time.ts'
 import { createEndpointHistory } from './endpoint-history.ts'
-import { enterState, type Lane, Lanes, type Place, type Pool, type Tenant } from './lanes.ts'
+import { type Endpoint, enterState, type Lane, Lanes, type Place, type Pool, type Tenant } from './lanes.ts'
 import type { Job, Settlement, Triage } from './queue.ts'
 import { mayTake } from './shares.ts'
 
 export type { Place } from './lanes.ts'
 
 /** The target of a claim: the new or recovered deliveries of a webhook in its present epoch. */
-export type Claimable = { webhookId: string; tenantId: string; recovered: boolean }
+export type Claimable = Endpoint & { tenantId: string; recovered: boolean }
 
 /** Places that a claim is about to take. */
 type Draft = {
@@ -16,7 +16,7 @@ type Draft = {
   lanes: Map<string, number>
   recovered: Map<string, number>
   tenants: Map<string, number>
-  /** Probed webhooks that have a place. */
+  /** Probed endpoints that have a place. */
   probed: number
 }
 
@@ -141,7 +141,7 @@ export class Places {
 
   /** Whether the job would get a place. */
   hasRoom(job: Job): boolean {
-    const draft = this.#history.isProbed(job.webhookId) ? this.#newDraft() : undefined
+    const draft = this.#history.isProbed(job) ? this.#newDraft() : undefined
     return this.#mayTake('memory', claimableOf(job), draft)
   }
 
@@ -179,7 +179,7 @@ export class Places {
   ended(place: Place, settlement?: Settlement): void {
     const { lane, state } = place
     if (settlement) {
-      this.#history.judge(lane.webhookId, settlement)
+      this.#history.judge(lane, settlement)
       if (settlement.result.kind === 'response') lane.answeredAt = performance.now()
     }
     if (state === 'ping') return
@@ -197,14 +197,10 @@ export class Places {
     this.#lanes.leave(place.lane)
   }
 
-  /**
-   * Sends nothing to the webhook of this place, in its epoch, until then. Returns its waiting jobs, which have to be
-   * given back.
-   */
-  holdWebhook({ lane, job: { epoch } }: Place, until: number): Place[] {
-    if (epoch > lane.held.epoch) lane.held = { epoch, until }
-    else if (epoch === lane.held.epoch) lane.held.until = Math.max(lane.held.until, until)
-    return this.#lanes.takeOut(lane, place => place.job.epoch === epoch)
+  /** Sends nothing to the endpoint of this place until then. Returns its waiting jobs, which have to be given back. */
+  holdWebhook({ lane }: Place, until: number): Place[] {
+    lane.heldUntil = Math.max(lane.heldUntil, until)
+    return this.#lanes.takeOut(lane, () => true)
   }
 
   /** Removes and returns its waiting jobs, which have to be given back. */
@@ -247,15 +243,14 @@ export class Places {
     return place
   }
 
-  #heldUntil({ webhookId, webhook, epoch }: Job): number {
-    const held = this.#lanes.lane(webhookId)?.held
-    return Math.max(heldUntilOf(webhook.held_until), held && held.epoch === epoch ? held.until : 0)
+  #heldUntil(job: Job): number {
+    return Math.max(heldUntilOf(job.webhook.held_until), this.#lanes.lane(job)?.heldUntil ?? 0)
   }
 
   /** Whether one more job fits into `pool`, in addition to the present ones and those of `draft`. */
   #mayTake(pool: Pool, claimable: Claimable, draft?: Draft): boolean {
     const { webhookId, tenantId, recovered } = claimable
-    const lane = this.#lanes.lane(webhookId)
+    const lane = this.#lanes.lane(claimable)
     const tenant = lane?.tenant ?? this.#lanes.tenant(tenantId)
     const drafted = draft?.lanes.get(webhookId) ?? 0
     const own = (lane ? lane[pool] + lane.aside : 0) + drafted
@@ -265,8 +260,8 @@ export class Places {
       ofTenant: (tenant?.[pool] ?? 0) + (draft?.tenants.get(tenantId) ?? 0),
       own,
       aside: lane?.aside ?? 0,
-      hasAnswered: this.#history.hasAnswered(webhookId),
-      probe: this.#history.isProbed(webhookId)
+      hasAnswered: this.#history.hasAnswered(claimable),
+      probe: this.#history.isProbed(claimable)
         ? {
             // For `sending`, its only job in memory is the one to be sent.
             others: pool === 'memory' ? own : (lane?.sending ?? 0) + (lane?.aside ?? 0),
@@ -291,20 +286,21 @@ export class Places {
 
   #newDraft(): Draft {
     let probed = 0
-    for (const id of this.#history.probed()) {
-      const lane = this.#lanes.lane(id)
+    for (const endpoint of this.#history.probed()) {
+      const lane = this.#lanes.lane(endpoint)
       if (lane && lane.memory + lane.aside > 0) probed += 1
     }
     return { all: 0, lanes: new Map(), recovered: new Map(), tenants: new Map(), probed }
   }
 
-  #draw(draft: Draft, { webhookId, tenantId, recovered }: Claimable): void {
+  #draw(draft: Draft, claimable: Claimable): void {
+    const { webhookId, tenantId, recovered } = claimable
     const more = (map: Map<string, number>, key: string): void => void map.set(key, (map.get(key) ?? 0) + 1)
     draft.all += 1
     more(draft.lanes, webhookId)
     more(draft.tenants, tenantId)
     if (recovered) more(draft.recovered, webhookId)
-    if (this.#history.isProbed(webhookId)) draft.probed += 1
+    if (this.#history.isProbed(claimable)) draft.probed += 1
   }
 
   /** Sets aside attempts that have had no answer for long, while their tenant has room for that. */
@@ -336,13 +332,14 @@ export class Places {
   }
 
   #isStuck(lane: Lane): boolean {
-    if (!this.#history.isProbed(lane.webhookId) && !isSilent(lane)) return false
+    if (!this.#history.isProbed(lane) && !isSilent(lane)) return false
     return !this.#mayTake('sending', claimableOf((lane.fresh[0] ?? lane.behind[0])!.job))
   }
 }
 
-const claimableOf = ({ webhookId, webhook, recovered }: Job): Claimable => ({
+const claimableOf = ({ webhookId, epoch, webhook, recovered }: Job): Claimable => ({
   webhookId,
+  epoch,
   tenantId: webhook.access_token_id,
   recovered,
 })

@@ -16,6 +16,9 @@
 // just answered 429, is only probed until it answers: one attempt at a time, and all probed endpoints together a
 // quarter of the places.
 //
+// All this is of a webhook in its epoch. With a new URL it begins anew, and what is still in flight to the old one
+// counts for its tenant alone.
+//
 // Recovered deliveries come after new ones: they take less than a sixteenth of the free places at a time, a quarter of
 // what a webhook may have alone.
 //

@@ -127,7 +127,7 @@ describeEachEngine('endpoints that do not share fate', engine => {
 describe('the shares of tenants', () => {
   const clock = testClock()
   const job = (webhookId: string, tenant: string) =>
-    ({ webhookId, recovered: false, webhook: { held_until: null, access_token_id: tenant } }) as Job
+    ({ webhookId, epoch: 0, recovered: false, webhook: { held_until: null, access_token_id: tenant } }) as Job
   const made = (result: object, durationMs = 10) =>
     ({ result, durationMs, outcome: { status: 'delivered' } }) as unknown as Settlement
   const timeout = made({ kind: 'failure', reason: 'timeout' }, 15_000)
@@ -143,8 +143,10 @@ describe('the shares of tenants', () => {
 
   it('go round: of two tenants, one of which has a hundred webhooks, each gets as many', () => {
     const places = new Places({ clock, concurrency: 64 })
-    const crowd = Array.from({ length: 100 }, (_, n) => ({ webhookId: `${n}`, tenantId: 'crowd', recovered: false }))
-    const two = ['x', 'y'].map(webhookId => ({ webhookId, tenantId: 'other', recovered: false }))
+    const crowd = Array.from({ length: 100 }, (_, n) => ({
+      ...{ webhookId: `${n}`, epoch: 0, tenantId: 'crowd', recovered: false },
+    }))
+    const two = ['x', 'y'].map(webhookId => ({ webhookId, epoch: 0, tenantId: 'other', recovered: false }))
     const quotas = [...places.quotas([...crowd, ...two], 10)]
     const of = (tenant: string) =>
       quotas.filter(([{ tenantId }]) => tenantId === tenant).reduce((sum, [, quota]) => sum + quota, 0)
@@ -153,7 +155,7 @@ describe('the shares of tenants', () => {
 
   it('go to new deliveries of a webhook first, whether they are claimed or wait here, then to recovered ones', () => {
     const places = new Places({ clock, concurrency: 64 })
-    const claimables = [true, false].map(recovered => ({ webhookId: 'a', tenantId: 'tenant', recovered }))
+    const claimables = [true, false].map(recovered => ({ webhookId: 'a', epoch: 0, tenantId: 'tenant', recovered }))
     assert.deepEqual([...places.quotas(claimables, 1)], [[claimables[1], 1]])
     for (const recovered of [true, false])
       places.add({ ...job('a', 'tenant'), recovered }, clock.now() + 30_000, performance.now())

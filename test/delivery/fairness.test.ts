@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { setTimeout as wait } from 'node:timers/promises'
-import { Places } from '../../server/delivery/places.ts'
+import { type Place, Places } from '../../server/delivery/places.ts'
 import type { Job, Settlement } from '../../server/delivery/queue.ts'
 import { realClock, testClock } from '../support/clock.ts'
 import { describeEachEngine } from '../support/databases.ts'
@@ -112,23 +112,24 @@ describeEachEngine('events for 10 webhooks, of which one always answers 500 and 
 
 describe('the shares of a process', () => {
   const clock = testClock()
-  const job = (webhookId: string) =>
-    ({ webhookId, recovered: false, webhook: { held_until: null, access_token_id: 'tenant' } }) as Job
+  const job = (webhookId: string, epoch = 0) =>
+    ({ webhookId, epoch, recovered: false, webhook: { held_until: null, access_token_id: 'tenant' } }) as Job
   /** What so many due deliveries of each of these webhooks, by turns, get in memory and in connections. */
   const fill = (places: Places, webhookIds: string[], count = 1000) => {
-    const { take } = places.triage(Array.from({ length: count }, () => webhookIds.map(job)).flat())
+    const { take } = places.triage(Array.from({ length: count }, () => webhookIds.map(id => job(id))).flat())
     for (const each of take) places.add(each, clock.now() + 30_000, performance.now())
     const sent = []
     for (let place = places.next(); place; place = places.next()) sent.push(place)
     return { taken: take.length, sent }
   }
 
+  const answered = { result: { kind: 'response' }, outcome: { status: 'delivered' } } as Settlement
   /** Places of a process that has had an answer from these webhooks. */
   const placesOf = (concurrency: number, ...known: string[]): Places => {
     const places = new Places({ clock, concurrency })
     for (const id of known) {
       const place = places.startNow(job(id), clock.now() + 30_000, performance.now())
-      places.ended(place, { result: { kind: 'response' }, outcome: { status: 'delivered' } } as Settlement)
+      places.ended(place, answered)
       places.leave(place)
     }
     return places
@@ -155,7 +156,9 @@ describe('the shares of a process', () => {
   it('go round when claims are made by webhook: none has two more than another', () => {
     const places = new Places({ clock, concurrency: 512 })
     fill(places, ['flood'])
-    const claimables = ['flood', 'a', 'b', 'c'].map(id => ({ webhookId: id, tenantId: 'tenant', recovered: false }))
+    const claimables = ['flood', 'a', 'b', 'c'].map(webhookId => ({
+      ...{ webhookId, epoch: 0, tenantId: 'tenant', recovered: false },
+    }))
     const quotas = places.quotas(claimables, 20)
     assert.deepEqual(
       [...quotas].map(([{ webhookId }, quota]) => [webhookId, quota]),
@@ -170,7 +173,7 @@ describe('the shares of a process', () => {
   it('give every webhook a place in turn when there are more of them than places', () => {
     const places = new Places({ clock, concurrency: 4 })
     const webhooks = Array.from({ length: 8 }, (_, n) => `webhook-${n}`)
-    const { take } = places.triage(webhooks.map(job))
+    const { take } = places.triage(webhooks.map(id => job(id)))
     for (const each of take) places.add(each, clock.now() + 30_000, performance.now())
     const served = new Set<string>()
     for (let round = 0; round < 100 && served.size < 8; round++) {
@@ -181,11 +184,48 @@ describe('the shares of a process', () => {
       places.leave(place)
       // Whoever has been served has more at once.
       const again = places.triage([job(place.job.webhookId)]).take
-      const others = places.triage(webhooks.filter(id => !served.has(id)).map(job)).take
+      const others = places.triage(webhooks.filter(id => !served.has(id)).map(id => job(id))).take
       for (const each of [...others, ...again]) places.add(each, clock.now() + 30_000, performance.now())
     }
     assert.equal(served.size, 8)
   })
+
+  const throttled = { result: { kind: 'response' }, outcome: { holdWebhookMs: 600_000 } } as Settlement
+  const timedOut = { result: { kind: 'failure' }, durationMs: 15_000, outcome: {} } as Settlement
+  const endAll = (settlement: Settlement) => (places: Places, sent: Place[]) => {
+    for (const place of sent) places.ended(place, settlement)
+  }
+  const areSetAside = (_: Places, sent: Place[]) =>
+    eventually('all to be set aside', () => sent.every(({ state }) => state === 'aside'), Boolean)
+  for (const [did, happens] of [
+    ['asked to wait', endAll(throttled)],
+    ['has timed out again and again', endAll(timedOut)],
+    ['does not answer', areSetAside],
+  ] as const) {
+    it(`are those of a new webhook at a new url, while requests to the old one are open, which ${did}`, async () => {
+      const places = placesOf(32)
+      const [open, ...ending] = Array.from({ length: 3 }, () => fill(places, ['moved']).sent).flat()
+      assert.ok(ending.length > 1)
+      await happens(places, ending)
+      const takenOf = (webhookId: string, epoch: number) =>
+        places.triage(Array.from({ length: 100 }, () => job(webhookId, epoch))).take.length
+      assert.equal(takenOf('moved', 0), 0)
+      assert.ok(takenOf('other', 0) > 1)
+      assert.equal(takenOf('moved', 1), takenOf('other', 0))
+      const next = [timedOut, answered].map(settlement => {
+        const place = places.startNow(job('moved', 1), clock.now() + 30_000, performance.now())
+        places.ended(place, settlement)
+        assert.ok(takenOf('moved', 1) > 1)
+        return place
+      })
+      const taken = takenOf('moved', 1)
+      places.ended(open!, throttled)
+      assert.ok(takenOf('moved', 1) >= taken, 'a late answer of the old url says nothing about the new one')
+      places.holdWebhook(next[0]!, clock.now() + 60_000)
+      for (const place of places.all.filter(({ job }) => job.epoch === 0)) places.leave(place)
+      assert.equal(takenOf('moved', 1), 0, 'the new url is held after the old one is forgotten')
+    })
+  }
 
   it('forget a webhook that has nothing here any more', () => {
     const places = new Places({ clock, concurrency: 512 })

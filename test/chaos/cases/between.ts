@@ -22,6 +22,7 @@ import { ALL, type Case, SHARED } from './case.ts'
 
 const PAUSE_S = 600
 const GOES_ON_MS = 5_000
+const UNDER_WAY = 'SELECT COUNT(*) FROM delivery_queue WHERE lease IS NOT NULL'
 
 /** Whether all created deliveries arrive at an endpoint within a time. */
 const expectAllAt = async (stage: Stage, endpoint: Endpoint, count: number, what: string): Promise<void> => {
@@ -56,13 +57,16 @@ const pausedThenUrl: Case = {
     await done(world.submit(client))
     await until('the first has arrived', () => old.arrivals.length === 1)
     await world.submitMany(client, 20)
-    await until('all that is pending waits', async () => {
-      const due = await stage.sql.number('SELECT COUNT(*) FROM delivery_queue WHERE due_at > ?', [Date.now() + 60_000])
-      return due >= 20
+    await until('some wait, and only the first is under way', async () => {
+      const waiting = 'SELECT COUNT(*) FROM delivery_queue WHERE due_at > ?'
+      const isPaused = (await stage.sql.number(waiting, [Date.now() + PAUSE_S * 500])) > 0
+      return isPaused && (await stage.sql.number(UNDER_WAY)) === 1
     })
     await done(client(UPSERT_WEBHOOK, { id, url: next.url }))
     await world.submitMany(client, 5)
     await expectAllAt(stage, next, 25, 'what waited, and what is new, arrives at the new url')
+    const isOpen = await within(GOES_ON_MS, async () => (await stage.sql.number(UNDER_WAY)) === 1)
+    stage.expect('meanwhile the first is under way', isOpen, `${await stage.sql.number(UNDER_WAY)} are under way`)
     later.open()
     await untilSettled(stage)
   },
