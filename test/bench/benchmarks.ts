@@ -65,7 +65,7 @@ export const benchmarks: Record<string, Benchmark> = {
   verification: {
     file: 'verification.ts',
     about: 'the verification of a delivery by the receiver kit, beside Ed25519 by hand and standardwebhooks',
-    smallest: '--rounds 100',
+    smallest: '--rounds 500',
   },
   hanging: {
     file: 'hanging.ts',

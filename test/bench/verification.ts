@@ -15,11 +15,14 @@ import { audience, body, good, iat, issuer, jti, keys, kid, mint, now, webhookId
 // does its whole receiver, which claims each delivery and records it.
 
 const LIMIT = 1.5
-const { values: given } = parseArgs({ options: { rounds: { type: 'string', default: '400' } } })
+const { values: given } = parseArgs({ options: { rounds: { type: 'string', default: '2000' } } })
 const ROUNDS = Number(given.rounds)
-const WARM_ROUNDS = 20
-/** Turns of some milliseconds, so that what else the machine does falls on all alike. */
-const CALLS = 50
+/** Until then the kit is still being compiled. */
+const WARM_ROUNDS = 500
+/** Turns of one or two milliseconds, of which many pass in one piece on a full machine too. */
+const CALLS = 10
+/** Rounds of some 200 ms: long enough for an undisturbed turn of each, short enough for one pace of the machine. */
+const BLOCK = 25
 
 const request = { authorization: `Bearer ${good}`, body: Buffer.from(body) }
 const options = { issuer, audience, keys, now: () => now.getTime() }
@@ -89,6 +92,10 @@ const cost = async (call: () => unknown): Promise<number> => {
 
 const median = (values: number[]): number => values.toSorted((a, b) => a - b)[values.length >> 1]!
 
+/** What else the machine does only adds to a turn: the least of each block is what was disturbed least. */
+const leastOfBlocks = (values: number[]): number[] =>
+  Array.from({ length: values.length / BLOCK }, (_, n) => Math.min(...values.slice(n * BLOCK, (n + 1) * BLOCK)))
+
 addStandardWebhooks()
 const costs = new Map(Object.keys(contenders).map(name => [name, [] as number[]]))
 for (let round = -WARM_ROUNDS; round < ROUNDS; round++) {
@@ -97,17 +104,16 @@ for (let round = -WARM_ROUNDS; round < ROUNDS; round++) {
     if (round >= 0) costs.get(name)!.push(us)
   }
 }
-const bare = costs.get('Ed25519 and parsing, by hand')!
-console.log(`${ROUNDS} rounds of ${CALLS} calls each, in turns; the median, in CPU:`)
+const bare = leastOfBlocks(costs.get('Ed25519 and parsing, by hand')!)
+console.log(`${ROUNDS} rounds of ${CALLS} calls each, in turns; CPU in the least of each ${BLOCK}, the median:`)
 for (const [name, each] of costs) {
-  const ratio = median(each.map((us, round) => us / bare[round]!))
-  const us = median(each).toFixed(1).padStart(7)
-  const perSecond = String(Math.round(1e6 / median(each))).padStart(7)
-  console.log(`${name.padEnd(30)} ${us} µs  ${perSecond}/s  × ${ratio.toFixed(2)}`)
-}
-for (const name of ['the kit', 'the whole receiver']) {
-  const ratio = median(costs.get(name)!.map((us, round) => us / bare[round]!))
-  if (ratio <= LIMIT) continue
+  const least = leastOfBlocks(each)
+  const us = median(least)
+  const ratio = median(least.map((us, block) => us / bare[block]!))
+  const perSecond = String(Math.round(1e6 / us)).padStart(7)
+  console.log(`${name.padEnd(30)} ${us.toFixed(1).padStart(7)} µs  ${perSecond}/s  × ${ratio.toFixed(2)}`)
+  const isPromised = name === 'the kit' || name === 'the whole receiver'
+  if (!isPromised || ratio <= LIMIT) continue
   console.error(`${name} costs ${ratio.toFixed(2)} times what is done by hand; at most ${LIMIT} is promised.`)
   process.exitCode = 1
 }
